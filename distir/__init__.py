@@ -2,9 +2,9 @@
 DistIR: an explicit IR for distributed neural-network programs, built on xDSL.
 
 `distir.parallelize` makes a PyTorch module run on several processes. Its options, or a
-`Plan` that `distir.search` found, say how. The other functions have the names and the
-options of the commands of `distir`; they return programs and facts about programs.
-Dependencies are imported when they are first used: `import distir` imports neither
+`Plan` from `distir.search`, say how the work is divided. The other functions have the
+names and the options of the commands of `distir`; they return programs and facts about
+programs. Dependencies are imported at their first use: `import distir` imports neither
 torch nor onnx.
 """
 

@@ -19,7 +19,7 @@ class DistIRError(DiagnosticException):
 
 
 class ShardingError(DistIRError):
-    """Raised if an op cannot work on operands with the given layouts."""
+    """The error that an op cannot work on operands with the given layouts."""
 
 
 _Name = TypeVar("_Name", bound=str)
@@ -30,8 +30,8 @@ def one_of(
 ) -> _Name:
     """
     Returns the element of `names` that equals `name`, a text from the user. Raises
-    DistIRError if there is none: the message calls the thing a `kind`, lists `names`,
-    and begins with `what`, the name of a pass, if it is given.
+    DistIRError if there is none. The message describes `name` with the noun `kind` and
+    lists `names`. It begins with `what`, the name of a pass, if given.
     """
     for known in names:
         if known == name:
@@ -55,7 +55,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     Returns a question with the name in `known` that is closest to `name`, such as `did
     you mean 'dgx-a100'? `, or an empty text if none is close. The question ends with a
-    space: the list of all names can follow it. Upper and lower case count as equal.
+    space, so that the list of all names can follow. Upper and lower case count as
+    equal.
     """
     spelled = {each.casefold(): each for each in known}
     close = get_close_matches(name.casefold(), list(spelled), 1, 0.75)

@@ -64,7 +64,7 @@ class OpSupport(StatedEntries):
     The support for one op. It is a trait of the op's class, or an argument of
     `register_op`. Every argument is optional.
 
-    - `rule`: how the op may be split, as text (`"m k, k n -> m n"`, see
+    - `rule`: the sharding rule, as text (`"m k, k n -> m n"`, see
       `distir.rules.rule_from_text`) or as a function from an op to its `Rule`. Without
       a rule every device computes the whole op.
     - `local_form`: makes the ops that compute one device's results; the last of these
@@ -80,9 +80,8 @@ class OpSupport(StatedEntries):
       one) and a builder of ops. It returns the gradient of each operand, None for an
       operand without one.
     - `cost`: computes the time of the op on one device, in seconds. Without it, the
-      time is the longer of two: that of the op's FLOPs at the device's peak, and that
-      of its bytes at the memory's bandwidth. The FLOPs are those of the rule, the bytes
-      those of the types.
+      time is the longer of two: the time of the rule's FLOPs at the device's peak, and
+      the time of the types' bytes at the memory's bandwidth.
     - `torch`: the Python expression of the result in generated PyTorch programs, as a
       template (`"{0} @ {1}.mT"`, see `TorchCall.write`) or as a function from the call
       to the expression, or to one expression per result.
@@ -124,9 +123,9 @@ def register_op(name: str, support: OpSupport) -> None:
     """
     Registers support for the op called `name`, such as `"tosa.matmul"`. The op may
     belong to another package. A later call adds to an earlier one, and replaces the
-    arguments that both give. Registered support also takes precedence over a trait of
-    the op's class. The op's dialect need not be installed: an op in generic form counts
-    under its name. Raises DistIRError if the name has no dialect.
+    arguments that both give. Registered support takes precedence over a trait of the
+    op's class. The op's dialect need not be installed: for an op in generic form, only
+    its name counts. Raises DistIRError if the name has no dialect.
     """
     if not all(name.partition(".")):
         raise DistIRError(

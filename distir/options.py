@@ -38,15 +38,15 @@ class Option:
     The declaration of an option, apart from its name, type and default.
 
     - `help`: a sentence for users, in terms of the command line;
-    - `metavar`: the placeholder for the value in help texts; "" for the usual
+    - `metavar`: the placeholder for the value in help texts; "" for the default
       placeholder;
     - `choices`: the allowed values; if empty, any value is allowed;
     - `separator`: for a list, the text between its items in one argument; "" if each
-      item is an argument of its own;
+      item is a separate argument;
     - `flag`: the option's name in the command line, without dashes; "" for the name of
       the field. If the option is on by default, the flag `no-X` turns it off;
-    - `kind`: the parser of the command-line text, where the type does not tell: a name
-      in `tools/arguments/declared.py`, such as `output_file`;
+    - `kind`: the parser of the command-line text, if the type does not determine it: a
+      name in `tools/arguments/declared.py`, such as `output_file`;
     - `several`: whether one argument holds all items of a list, separated by commas.
     """
 
@@ -96,9 +96,9 @@ def values_of(
     owner: type, name: str, help: str, metavar: str = ",".join(SWITCH)
 ) -> Any:
     """
-    Returns a dataclass field for the values that a search tries for an option: the
-    field `name` of the dataclass `owner`. By default it is empty. For an option that is
-    off or on, the values are the names in `SWITCH`.
+    Returns a dataclass field that declares the values that a search tries for an
+    option, the field `name` of the dataclass `owner`. The default is empty. For an
+    option that is off or on, the values are the names in `SWITCH`.
     """
     found = _field(owner, name)
     is_switch = isinstance(found.default, bool)

@@ -1,3 +1,3 @@
-"""The version of DistIR. Files that DistIR writes carry it."""
+"""The version of DistIR. Files that DistIR writes contain it."""
 
 __version__ = "0.1.0"

@@ -2,9 +2,9 @@
 The communication that `distir calibrate` measures between two devices: every
 collective, and sends.
 
-Communication is measured between computations, as in a program. It takes longer there
-than alone: two devices never arrive at the same moment, and threads that wait for
-messages have to be woken. Therefore each probe alternates a matrix product and the
+Communication is measured between computations, as in a program. Alone, it would be
+faster: in a program, two devices never arrive at the same moment, and threads that wait
+for messages have to be woken. Therefore each probe alternates a matrix product and the
 communication. Each probe has a silent twin without the communication. The difference of
 their times is the measured time of the communication.
 """
@@ -88,7 +88,7 @@ class _Product:
     @staticmethod
     def on(mesh: str, element: str, scale: int) -> _Product:
         """
-        Returns a product of the sizes in `PRODUCT`, with the rows multiplied by
+        Returns a matrix product of the sizes in `PRODUCT`, with the rows multiplied by
         `scale`. Its tensors are replicated on `mesh`; they have no layout if `mesh` is
         empty.
         """

@@ -1,9 +1,9 @@
 """
-The ops that `distir calibrate` measures on one device, at sizes below and above those
-of its caches.
+The ops that `distir calibrate` measures on one device, at sizes below and above the
+sizes of its caches.
 
 Activations are [rows, width] or [batch, heads, rows, columns]. A probe named `A of B`
-measures op A on an operand as op B returns it. For example, Reshape and MatMul of
+measures op A on an operand that op B returns. For example, Reshape and MatMul of
 Transpose get a view that must be copied, and Add of MatMul is a sum that becomes part
 of the product's own call.
 """
@@ -213,8 +213,8 @@ def _attention(e: str, scale: int) -> Iterator[Probe]:
 
 def _attention_steps(e: str, scale: int) -> Iterator[Probe]:
     """
-    Yields probes of the products and elementwise ops that attention consists of when it
-    is not one op.
+    Yields probes of the products and elementwise ops of attention that is not a single
+    op.
     """
     for batch, heads, rows in SQUARES:
         batch *= scale

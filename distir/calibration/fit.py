@@ -130,9 +130,9 @@ class LinkFit:
 def fit_communication(kind: str, samples: Sequence[Sample]) -> LinkFit:
     """
     Returns the figures of one kind of communication, fitted to `samples` by least
-    squares. Errors are relative to the total measured time. The residual is infinite if
-    larger buffers did not take longer, because no bandwidth follows then. Raises
-    DistIRError if there are fewer than three samples.
+    squares. Errors are relative to the total measured time. If larger buffers did not
+    take longer, the measurements give no bandwidth, and the residual is infinite.
+    Raises DistIRError if there are fewer than three samples.
     """
     _check_count(kind, samples)
     size, seconds, totals = np.array([(s.moved, s.seconds, s.total) for s in samples]).T

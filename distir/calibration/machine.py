@@ -40,8 +40,7 @@ class MeasuredMachine:
 
     `ops` holds the fitted ops by element type and name. `links` holds the fits by kind
     of communication between two devices, and is empty for a single device. `memory` is
-    in bytes per device. `conditions` is a text on the way that the machine was
-    measured.
+    in bytes per device. `conditions` is a text that describes the measurement.
     """
 
     name: str
@@ -67,9 +66,9 @@ class MeasuredMachine:
     def without(self, left_out: Sequence[Residual]) -> MeasuredMachine:
         """
         Returns the machine without the fits whose residuals are `left_out`. Ops without
-        a fit follow the curve of their class, and kinds of communication without a fit
-        follow the figures of sends. Raises DistIRError if `left_out` contains a fit
-        that others depend on: addition, matrix product or sends.
+        a fit use the curve of their class, and kinds of communication without a fit use
+        the figures of sends. Raises DistIRError if `left_out` contains a fit on which
+        other figures depend: addition, matrix product or sends.
         """
         names = {residual.name for residual in left_out}
         needed = [r for r in left_out if r.name in (SUM, PRODUCT, SEND)]
@@ -164,9 +163,9 @@ class MeasuredMachine:
 
     def _classes(self, element: str) -> dict[str, Any]:
         """
-        Returns the curves for ops of one element type that were not measured, by class:
-        an elementwise op has the overhead of an addition, a contraction that of a
-        matrix product.
+        Returns, by class, the curves for ops of one element type that were not
+        measured. An elementwise op has the overhead of an addition, a contraction the
+        overhead of a matrix product.
         """
         table = self.ops[element]
         moving = {"bandwidth": 1.0, "overhead": table[SUM].figures.overhead}
@@ -183,7 +182,7 @@ class MeasuredMachine:
     def _link(self) -> dict[str, Any]:
         """
         Returns the figures by kind of communication. Bandwidths count the bytes that
-        pass the link (`PASSING`), not those of the buffer.
+        pass the link (`PASSING`), not the bytes of the buffer.
         """
         kinds = {
             kind: {

@@ -129,9 +129,7 @@ def _fitted(
     memory: int,
     settings: Settings,
 ) -> MeasuredMachine:
-    """
-    Returns the machine with the figures that explain the seconds of the probes best.
-    """
+    """Returns the machine with the figures that fit the seconds of the probes best."""
     local = [
         (p, s)
         for p, s in zip(probes, seconds, strict=True)

@@ -25,11 +25,11 @@ class Probe:
     A program whose last op is measured.
 
     - `name`: the name of the measurement: the op's name, or `A of B` for an op A whose
-      operand comes from an op B, where that makes a difference;
+      operand comes from an op B, if that makes a difference;
     - `arguments`: the types of arguments by SSA name; `body`: the ops, one per line;
       `results`: the types of results by SSA name;
-    - `parameters`: the arguments that are parameters or states, which a program would
-      not have computed just before (see `TimingSettings.in_turn`);
+    - `parameters`: the arguments that are parameters or states, which a program does not
+      compute just before (see `TimingSettings.in_turn`);
     - `below`: the exclusive upper bound of integer arguments; `prologue`: the lines
       that declare the meshes of layouts.
     """

@@ -32,7 +32,7 @@ _NOWHERE = DeviceKind("none", 0, 1.0, {"default": 1.0}, 0.0)
 class _CostRecorder(CostContext):
     """
     Records the FLOPs and bytes that a cost function reports for an op, and ignores the
-    cost that it returns.
+    returned cost.
     """
 
     seen: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
@@ -71,8 +71,8 @@ class Described:
 
 def described(op: Operation, meshes: Mapping[str, Mesh]) -> Described:
     """
-    Returns an op with the FLOPs and bytes that the simulator's cost functions give it
-    on one device.
+    Returns an op with its FLOPs and bytes on one device, computed by the simulator's
+    cost functions.
     """
     layouts = [layout_of(value) for value in (*op.operands, *op.results)]
     mesh = next((meshes[layout.mesh] for layout in layouts if layout), None)

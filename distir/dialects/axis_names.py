@@ -1,7 +1,8 @@
 """
-The text of mesh axes: bare words, `[d, t]` and `<d = 2, t = 4>`, as in layouts.
+The text of mesh axes in programs: bare words, `[d, t]` and `<d = 2, t = 4>`, as in
+layouts.
 
-Older programs have the names in quotes. Such text can still be read.
+The parser also reads names in quotes, which older programs have.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ def keeps_value(op: Operation) -> bool:
 @cache
 def _kind_keeps_value(kind: type[Operation]) -> bool:
     """
-    Whether ops of class `kind` return their operand's value. Cached, as it is asked
-    very often.
+    Whether ops of class `kind` return their operand's value. The result is cached,
+    because passes ask for it very often.
     """
     if issubclass(kind, CollectiveOp):
         return kind.KEEPS_VALUE
@@ -68,9 +68,9 @@ def _kind_keeps_value(kind: type[Operation]) -> bool:
 
 def draws_random_numbers(op: Operation) -> bool:
     """
-    Whether an op's results differ from run to run. A Dropout counts unless it is known
-    not to be in training mode; an opaque module counts unless its random numbers follow
-    from a counter.
+    Whether an op's results differ from run to run. This holds for a Dropout, unless its
+    training mode is known to be off, and for an opaque module, unless a counter
+    determines its random numbers.
     """
     if isinstance(op, OpaqueBase):
         return op.draws is not None and op.counter is None

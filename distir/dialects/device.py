@@ -1,5 +1,5 @@
 """
-The `device` dialect: hardware and the meshes laid over it.
+The `device` dialect: hardware and meshes of devices.
 
 Units are always bytes, bytes per second, seconds, and floating-point operations per
 second.
@@ -88,8 +88,8 @@ class DeviceIdsAttr(Data[tuple[int, ...]]):
     An ordered list of at most `MOST_DEVICES` device ids. Ranges are written `first to
     past_the_end` with an optional stride: `[0 to 8]`, `[0 to 16 step 2, 1]`.
 
-    Ops print the list alone. As an attribute of its own, in the generic form, it is
-    written `#device.ids<[0 to 8]>`, as MLIR requires.
+    In the text of ops the list stands alone. In the generic form it is written
+    `#device.ids<[0 to 8]>`, as MLIR requires.
     """
 
     name = "device.ids"
@@ -157,8 +157,8 @@ class DeviceList(CustomDirective):
 
 def _ranges(ids: Sequence[int]) -> list[str]:
     """
-    Returns the ids as texts. A range stands for at least three equally spaced ids, or
-    for two consecutive ones.
+    Returns the texts of a list of ids: single ids and ranges. A range stands for at
+    least three equally spaced ids, or for two consecutive ones.
     """
     parts: list[str] = []
     start = 0
@@ -305,7 +305,7 @@ class KindOp(IRDLOperation):
 
     def peak(self, dtype: str) -> float:
         """
-        Returns the FLOP/s for an element type such as `f16`, or those of `default` if
+        Returns the FLOP/s for an element type such as `f16`, or the entry `default` if
         the type is not listed. Raises VerifyException if there is neither.
         """
         rates = self.peak_flops.data
@@ -321,17 +321,17 @@ class KindOp(IRDLOperation):
 @irdl_op_definition
 class LinkOp(IRDLOperation):
     """
-    One level of links. Levels are listed innermost first in the cluster. Consecutive
-    groups of `spans` devices reach each other through the level. The `spans` of a level
-    is a multiple of that of the level inside it.
+    One level of links. A cluster lists its levels innermost first. Consecutive groups
+    of `spans` devices reach each other through the level. `spans` is a multiple of the
+    `spans` of the next inner level.
 
     - `bandwidth`: bytes/s per device and direction; `latency`: seconds per message.
     - `block_bandwidth`: bytes/s per direction that all devices of one group of the next
       inner level share, such as the network adapters of a node. If absent, devices
       share nothing.
     - `in_fabric_reduction`: whether the switch can add values while it forwards them.
-    - `kind`: what the link is, such as `nvlink`, `infiniband` or `ethernet`, by which
-      profiles give its performance; by default the link's name.
+    - `kind`: the kind of link, such as `nvlink`, `infiniband` or `ethernet`, under
+      which profiles list its performance; by default the link's name.
     """
 
     name = "device.link"
@@ -375,7 +375,7 @@ class LinkOp(IRDLOperation):
 
     @property
     def kind_name(self) -> str:
-        """What the link is, such as `infiniband`; by default the link's name."""
+        """The kind of link, such as `infiniband`; by default the link's name."""
         return (self.sym_name if self.kind is None else self.kind).data
 
     def verify_(self) -> None:
@@ -391,9 +391,9 @@ class LinkOp(IRDLOperation):
 @irdl_op_definition
 class RouteOp(IRDLOperation):
     """
-    Links between two sets of devices that differ from the links of their level, such as
-    one slow cable: `device.route @cable between [0 to 4] and [4 to 8] {bandwidth = ...,
-    latency = ...}`.
+    Links between two sets of devices that differ from the other links of the level,
+    such as one slow cable: `device.route @cable between [0 to 4] and [4 to 8]
+    {bandwidth = ..., latency = ...}`.
 
     - `bandwidth`: bytes/s per device and direction; `latency`: seconds per message.
     """
@@ -449,8 +449,8 @@ class RouteOp(IRDLOperation):
 class ClusterOp(IRDLOperation):
     """
     A cluster: first its kinds of devices, then its levels of links (innermost first),
-    then routes, which are links that differ from those of their level. Devices are
-    numbered from 0, and each one belongs to exactly one kind.
+    then routes, which are links that differ from the other links of their level.
+    Devices are numbered from 0, and each one belongs to exactly one kind.
 
     ```mlir
     device.cluster @pair {
@@ -491,7 +491,7 @@ class ClusterOp(IRDLOperation):
 
     @property
     def routes(self) -> list[RouteOp]:
-        """The routes: links that differ from those of their level."""
+        """The routes: links that differ from the other links of their level."""
         return [op for op in self.body.block.ops if isinstance(op, RouteOp)]
 
     @property

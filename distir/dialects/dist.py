@@ -1,5 +1,5 @@
 """
-The `dist` dialect: where the tensors of a distributed program live.
+The `dist` dialect: the layouts of the tensors of a distributed program.
 
 A distributed value has an ordinary ranked tensor type. Its shape is the *global* shape,
 and its encoding is a `#dist.layout`. The attributes of arguments, results, ops,
@@ -69,13 +69,13 @@ class Shard(NamedTuple):
 @dataclass(frozen=True)
 class Layout:
     """
-    Where a tensor lives on a mesh: the axes that split it, and the axes over which
-    devices hold terms of it.
+    The distribution of a tensor over a mesh: the axes that split it, and the axes over
+    which devices hold terms of it.
 
     - `mesh`: symbol of the `device.mesh`.
     - `dims`: for each dimension the axes that split it, major to minor; each axis
-      splits the part that the axes before it left on a device. The empty tuple stands
-      for a tensor of any rank that no axis splits, so that one layout has one spelling.
+      splits the part that the axes before it left on a device. If no axis splits the
+      tensor, `dims` is the empty tuple, whatever the tensor's rank.
     - `partial`: axes over which the values on the devices are still terms, each with
       the reduction (`sum`, `max`, `min`) that combines them, sorted by axis.
 
@@ -93,7 +93,7 @@ class Layout:
 
     @cached_property
     def _hash(self) -> int:
-        """The hash, cached: searches look up the same layouts millions of times."""
+        """The cached hash: searches look up the same layouts millions of times."""
         return hash((self.mesh, self.dims, self.partial))
 
     def __hash__(self) -> int:
@@ -133,7 +133,8 @@ class Layout:
 
     def without_partial(self, axes: Sequence[str]) -> Layout:
         """
-        Returns this layout without the partial axes `axes`, as after their reduction.
+        Returns this layout without the partial axes `axes`: the layout after their
+        reduction.
         """
         kept = tuple(p for p in self.partial if p[0] not in axes)
         return Layout(self.mesh, self.dims, kept)
@@ -163,8 +164,8 @@ def _shard_text(shard: Shard) -> str:
 @irdl_attr_definition
 class LayoutAttr(Data[Layout]):
     """
-    The encoding of a distributed tensor type:
-    `#dist.layout<@mesh, [{d}, {t:64}, {}], partial sum {c}>`. See `Layout`.
+    The encoding of a distributed tensor type, a `Layout`: `#dist.layout<@mesh, [{d},
+    {t:64}, {}], partial sum {c}>`.
     """
 
     name = "dist.layout"
@@ -267,9 +268,9 @@ def layout_of(value: SSAValue | Attribute) -> Layout | None:
 
 def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:
     """
-    Returns the tensor type `type_` with `layout` in the place of its own layout. Types
-    are cached. Equal types are therefore usually one object, which makes look-ups by
-    type fast.
+    Returns the tensor type `type_` with `layout` in place of its own layout. The
+    function caches its results, so equal types are usually one object, which makes
+    look-ups by type fast.
     """
     return _tensor_type(type_.element_type, type_.shape, layout)
 
@@ -315,9 +316,9 @@ class ReshardOp(_LayoutChange):
     collectives and sends.
 
     `rows` are absent, or two tensors for an operand that holds the rows of experts.
-    They give each row's expert, -1 for an empty row; the first is split like the
-    operand, the second like the result. An all-to-all then sends no empty rows. `taken`
-    is the number of rows of a group, over all shards, that are not empty.
+    They give each row's expert, or -1 for an empty row; the first tensor is split like
+    the operand, the second like the result. An all-to-all then sends no empty rows.
+    `taken` is the number of rows of a group, over all shards, that are not empty.
     """
 
     name = "dist.reshard"
@@ -367,12 +368,12 @@ class SendOp(_LayoutChange):
     Moves a value to another mesh. Between meshes with the same axes the layout stays
     the same, and each device sends to the device at the same coordinates.
 
-    If the other mesh has other axes or sizes, each device receives the part that the
-    result's layout gives it, from devices that hold that part
-    (`distir.sharding.sends`). Terms of a partial value are dealt out among the
-    receivers. The op blocks sender and receiver (the DistIR paper, section 2.1). With
-    the unit attribute `dist.asynchronous`, both go on, and the receiver waits at the
-    first use of the value.
+    If the other mesh has other axes or sizes, each device receives its part, as the
+    result's layout says, from devices that hold this part (`distir.sharding.sends`).
+    The terms of a partial value are distributed over the receivers. The op blocks
+    sender and receiver (the DistIR paper, section 2.1). With the unit attribute
+    `dist.asynchronous`, both go on, and the receiver waits at the first use of the
+    value.
     """
 
     name = "dist.send"
@@ -398,7 +399,7 @@ class ConstrainOp(IRDLOperation):
     """
     A layout that a user or a pass requests for a value of a sequential program.
     `propagate-sharding` obeys the request or fails. With `over`, the request fixes only
-    the named axes and leaves the others free.
+    the named axes, and the other axes stay free.
     """
 
     name = "dist.constrain"

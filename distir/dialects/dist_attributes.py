@@ -1,7 +1,7 @@
 """
 The attributes of the `dist` dialect on arguments, results, ops, functions and modules
-of a program. Each one is declared as an object that is the attribute's name and knows
-the kind of its value: `STAGE in op.attributes`, `STAGE.of(op.attributes)`,
+of a program. Each attribute is declared as an object that is the attribute's name and
+knows the kind of its value: `STAGE in op.attributes`, `STAGE.of(op.attributes)`,
 `op.attributes[STAGE] = STAGE.attr(2)`. `declared` lists the attributes that a Python
 module declares.
 """
@@ -37,8 +37,8 @@ bytes.
 class DistAttribute(str):
     """
     The name of an attribute, with its meaning. `FORM` describes the allowed values in
-    words and has NAME in the place of the attribute's name. `CLASSES` are the classes
-    of allowed values. `ELEMENTS` are the classes of the elements of a list.
+    words, with NAME in place of the attribute's name. `CLASSES` are the classes of
+    allowed values. `ELEMENTS` are the classes of the elements of a list.
     """
 
     FORM: ClassVar[str]
@@ -96,8 +96,8 @@ class Text(DistAttribute):
 
 class OptionalText(Text):
     """
-    An attribute whose value is a text that names who asks for something, or that has no
-    value.
+    An attribute with an optional value: a text that names the user or pass that asks
+    for something.
     """
 
     FORM = 'text in quotes (NAME = "...") or no value'
@@ -129,7 +129,7 @@ class Integer(DistAttribute):
 
     def taken_from(self, ops: Iterable[Operation]) -> dict[Operation, int]:
         """
-        Removes this attribute from `ops` and returns the integers, by op. Ops without
+        Removes this attribute from `ops` and returns its integers, by op. Ops without
         the attribute are left out.
         """
         found = {

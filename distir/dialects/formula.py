@@ -5,14 +5,14 @@ Formulas: the meaning of an op, written once as a function of tensors.
     def formula(dy: Expr, y: Expr, *, axis: int) -> Expr:
         return y * (dy - (dy * y).sum(axis, keepdims=True))
 
-The function is called with expressions: they have a shape and an element type but no
+The function is called with expressions, which have a shape and an element type but no
 values. Its results are expressions, too; each one records the function and the inputs
-that it was computed from. This module derives the types of results. The layers above
-evaluate a formula on arrays (`distir.interpreters.train.formulas`) and derive its
-sharding rule (`distir.sharding.formula_rule`).
+of its computation. This module derives the types of results. The layers above evaluate
+a formula on arrays (`distir.interpreters.train.formulas`) and derive its sharding rule
+(`distir.sharding.formula_rule`).
 
-Python numbers take the type of the tensor that they are combined with, as in NumPy and
-PyTorch. Tensors of 16-bit floats are computed in 32 bits and rounded once, at the end.
+Python numbers take the type of the other operand, a tensor, as in NumPy and PyTorch.
+Tensors of 16-bit floats are computed in 32 bits and rounded once, at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 
 class FormulaError(ValueError):
-    """Raised if a formula cannot be applied to tensors of these shapes."""
+    """Raised if a formula cannot be applied to tensors of the given shapes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +40,8 @@ class Expr:
     which are expressions and Python numbers. `element` is None for an operand that is
     read as a Python number, and for results computed from such numbers only.
 
-    - `axes`: the dimensions that a reduction reduces, that an expansion adds with size
-      1, or that is divided; None for all;
+    - `axes`: the dimensions that the function reduces, adds with size 1, or divides;
+      None for all;
     - `keepdims`: whether a reduction keeps its dimensions, with size 1;
     - `parts`: the number of parts that a dimension is divided into.
     """
@@ -172,16 +172,15 @@ class Expr:
 
     def chosen(self, labels: Expr) -> Expr:
         """
-        Returns the element of the last dimension of this tensor [..., n] that each
-        label of `labels` [...] selects. The result is 0 for labels outside of 0 .. n-1.
+        Returns one element of the last dimension of this tensor [..., n] for each label
+        of `labels` [...]: the element with the label as its index. The result is 0 for
+        labels outside of 0 .. n-1.
         """
         shape = broadcast(self.shape[:-1], labels.shape)
         return Expr("choose", (self, labels), shape, self.element)
 
     def wide(self) -> Expr:
-        """
-        Returns the tensor in the type that sums are computed in: f64 for f64, else f32.
-        """
+        """Returns the tensor in the type for sums: f64 for f64, else f32."""
         return Expr("cast", (self,), self.shape, f64 if self.element == f64 else f32)
 
     def like(self, other: Expr) -> Expr:
@@ -247,7 +246,8 @@ def differs(x: Expr, other: Expr | float) -> Expr:
 
 def where(condition: Expr, x: Expr | float, other: Expr | float) -> Expr:
     """
-    Returns the elements of `x` where `condition` holds, and those of `other` elsewhere.
+    Returns the elements of `x` where `condition` holds, and the elements of `other`
+    elsewhere.
     """
     element = _widest([v for v in (x, other) if isinstance(v, Expr)])
     return _elementwise("where", condition, x, other, element=element)
@@ -256,8 +256,8 @@ def where(condition: Expr, x: Expr | float, other: Expr | float) -> Expr:
 def one_hot(labels: Expr, like: Expr) -> Expr:
     """
     Returns truth values in the shape of `labels` [...] plus the last dimension of
-    `like` [..., n]: true at the position that the label names. All are false for a
-    label outside of 0 .. n-1.
+    `like` [..., n]: true at the index equal to the label. For a label outside of 0 ..
+    n-1, all are false.
     """
     shape = (*labels.shape, like.shape[-1])
     return Expr("one_hot", (labels, like), shape, i1)
@@ -291,8 +291,8 @@ def broadcast(*shapes: Shape) -> Shape:
 
 def _widest(exprs: Sequence[Expr]) -> Attribute | None:
     """
-    Returns the element type of a result computed from these tensors: the widest of
-    theirs. Returns None if none has an element type.
+    Returns the widest element type of `exprs`, which is the type of a result computed
+    from them. Returns None if no expression has an element type.
     """
     found: Attribute | None = None
     for expr in exprs:
@@ -322,7 +322,7 @@ class Formula:
 
 
 def operand(shape: Shape, element: Attribute) -> Expr:
-    """Returns an operand of a formula with this shape and element type."""
+    """Returns an operand of a formula with the given shape and element type."""
     return Expr("operand", (), shape, element)
 
 

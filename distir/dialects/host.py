@@ -26,15 +26,16 @@ def is_on_host(type_: Attribute) -> bool:
 
 def on_host(type_: TensorType) -> TensorType:
     """
-    Returns the type of the same tensor in the host's memory, with the same layout.
+    Returns the type of tensors in the host's memory with the shape, element type and
+    layout of `type_`.
     """
     return TensorType(HostType(type_.element_type), type_.get_shape(), type_.encoding)
 
 
 def on_device(type_: TensorType) -> TensorType:
     """
-    Returns the type of the same tensor on its device, with the same layout. A type of
-    tensors on a device is returned unchanged.
+    Returns the type of tensors on a device with the shape, element type and layout of
+    `type_`. A type of tensors on a device is returned unchanged.
     """
     element = type_.element_type
     if not isinstance(element, HostType):

@@ -85,9 +85,9 @@ class KernelDefOp(IRDLOperation):
     - `options`: further arguments of the function by name, numbers or texts;
     - `tolerance`: the largest difference from the reference, relative to the largest
       element;
-    - `workspace`: bytes that the kernel needs in addition while it runs, written like
+    - `workspace`: additional bytes that the kernel needs while it runs, written like
       `flops`;
-    - `wrt`: only if this kernel is the gradient of another: the positions of the
+    - `wrt`: only if this kernel is the gradient of another kernel: the positions of the
       arguments whose gradients it returns. Its last argument is the gradient of the
       other kernel's result;
     - `autograd`: only with `wrt`: the function is the other kernel's own, which PyTorch
@@ -128,7 +128,7 @@ class KernelDefOp(IRDLOperation):
         autograd: bool = False,
     ) -> KernelDefOp:
         """
-        Returns a kernel with these properties, given as Python values. An empty text
+        Returns a kernel with the given properties, as Python values. An empty text
         stands for an absent property.
         """
         properties: dict[str, Attribute] = {
@@ -166,7 +166,9 @@ class KernelDefOp(IRDLOperation):
 
     @property
     def named_options(self) -> dict[str, int | float | str]:
-        """The options that the function is called with, by name, as Python values."""
+        """
+        The options that are passed to the kernel's function, by name, as Python values.
+        """
         given = {} if self.options is None else self.options.data
         return {name: _option(attr) for name, attr in given.items()}
 
@@ -220,7 +222,7 @@ class KernelDefOp(IRDLOperation):
 
 @irdl_op_definition
 class KernelResultOp(IRDLOperation):
-    """Ends a kernel's reference and names the values that it computes."""
+    """Ends a kernel's reference and names the values that the kernel returns."""
 
     name = "kernel.result"
 
@@ -233,8 +235,8 @@ class KernelResultOp(IRDLOperation):
 @irdl_op_definition
 class KernelCallOp(IRDLOperation):
     """
-    A call of a user's kernel. It repeats the `rule`, `flops` and `workspace` of its
-    `kernel.def`, so that the op alone tells how it can be split and what it costs.
+    A call of a user's kernel. The op repeats the `rule`, `flops` and `workspace` of its
+    `kernel.def`, so that its sharding rule and cost follow from the op alone.
     """
 
     name = "kernel.call"
@@ -319,8 +321,8 @@ def kernels(module: ModuleOp) -> dict[str, KernelDefOp]:
 
 def kernel_of(module: ModuleOp, call: KernelCallOp) -> KernelDefOp:
     """
-    Returns the kernel that `call` calls. Raises VerifyException if the program has
-    none.
+    Returns the kernel that `call` calls. Raises VerifyException if the program has no
+    such kernel.
     """
     found = kernels(module).get(call.symbol)
     if found is None:

@@ -1,10 +1,9 @@
 """
 The `onnx` dialect: every operator of the ONNX standard at opset `OPSET`. Ops are
-defined from the schemas in the `onnx` package, and nothing here lists operators by
-hand.
+defined from the schemas in the `onnx` package, not from a list written by hand.
 
-Operators of the default domain are named like `onnx.MatMul`. Those of other domains of
-the standard also carry the last part of the domain: `onnx.ml.LabelEncoder`,
+Operators of the default domain are named like `onnx.MatMul`. Operators of other domains
+of the standard also carry the last part of the domain: `onnx.ml.LabelEncoder`,
 `onnx.training.Adam`. Operators with a body (If, Loop, Scan...) are left out, because a
 program of DistIR is straight-line code.
 
@@ -115,7 +114,10 @@ OPERATORS: dict[tuple[str, str], type[OnnxOp]] = {
 
 
 def operator(name: str, domain: str = "") -> type[OnnxOp]:
-    """Returns the op class of an ONNX operator. Raises KeyError if there is none."""
+    """
+    Returns the op class of an ONNX operator. Raises KeyError if there is no such
+    operator.
+    """
     return OPERATORS[domain, name]
 
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 class OpFacts:
     """
-    Base of op classes that state facts about their ops, so that layers above need not
-    register a function for each op. If a fact is an empty text, the layer uses the
-    function that is registered for the op, or a default.
+    Base of op classes that state facts about their ops, so that layers above the
+    dialects need not register a function for each op. If a fact is an empty text, a
+    layer uses the function that is registered for the op, or a default.
     """
 
     TORCH: ClassVar[str] = ""
@@ -25,9 +25,9 @@ class OpFacts:
 
     COST_CLASS: ClassVar[str] = ""
     """
-    The class of a profile's curves (`profiles.OP_CLASSES`) that gives the op's time. If
-    empty, ops with floating-point operations use the class of contractions, and other
-    ops that of elementwise ops.
+    The class of a profile's curves (`profiles.OP_CLASSES`) that gives the op's time. By
+    default, ops with floating-point operations have the class of contractions, and
+    other ops the class of elementwise ops.
     """
 
     COMPUTES_IN: ClassVar[str] = ""

@@ -1,5 +1,6 @@
 """
-Registries that map op names to facts or functions, and import their entries themselves.
+Registries map op names to facts or functions. They import the modules with their
+entries at the first look-up.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ READ_BY_IMPORT = ("chlo", "stablehlo")
 
 ENTRY_POINTS = "distir.dialects"
 """
-The entry point under which a package names such modules: the name of an entry is that
-of a dialect, which need not be the package's own.
+The entry point under which a package names such modules. The name of an entry is the
+name of a dialect, which need not be the package's own.
 """
 
 
 def load_support(name: str) -> None:
     """
     Imports the modules that register entries for the dialect of the op called `name`,
-    when it is asked for the first time.
+    at the first call for this dialect.
     """
     dialect = name.partition(".")[0]
     if dialect not in _OWN:
@@ -65,7 +66,10 @@ def load_support(name: str) -> None:
 
 @cache
 def _load_dialect(dialect: str) -> None:
-    """Imports DistIR's module for a dialect, then those of other packages."""
+    """
+    Imports the modules that register entries for a dialect: first DistIR's own module,
+    then the modules of other packages.
+    """
     if dialect in _OTHERS:
         import_module(_OTHERS[dialect])
     for found in _installed().select(name=dialect):
@@ -74,7 +78,9 @@ def _load_dialect(dialect: str) -> None:
 
 @cache
 def _installed() -> EntryPoints:
-    """Returns all entries of other packages. To find them, all packages are read."""
+    """
+    Returns all entry points of other packages. This reads the metadata of all packages.
+    """
     return entry_points(group=ENTRY_POINTS)
 
 
@@ -82,7 +88,7 @@ def _installed() -> EntryPoints:
 class StatedEntries(OpTrait):
     """
     A trait of op classes that gives the ops of a class their entries in registries.
-    Such ops need no registration under their name.
+    Such ops need no registration by name.
     """
 
     entries: tuple[tuple[Registry[Any], Any], ...]
@@ -99,9 +105,9 @@ def name_of(op: Operation) -> str:
 class Registry(Generic[Entry]):
     """
     Maps op names to entries. Calling a registry with op names gives a decorator that
-    registers an entry: `@sharding_rule("toy.similarity")`. DistIR's own entries are in
-    the modules of `package`. That package imports the registry, so it is imported only
-    at the first look-up.
+    registers an entry: `@sharding_rule("toy.similarity")`. The modules of `package`
+    register DistIR's own entries. They import the registry, so the registry imports
+    them only at the first look-up.
     """
 
     def __init__(self, package: str):
@@ -130,8 +136,8 @@ class Registry(Generic[Entry]):
 
     def get(self, name: str) -> Entry | None:
         """
-        Returns the entry of the ops called `name`, or None if there is none. The modules
-        that register entries for its dialect are imported first.
+        Returns the entry of the ops called `name`, or None if there is none. Before the
+        look-up, imports the modules that register entries for the dialect of these ops.
         """
         found = self.entries.get(name)
         if found is None:
@@ -161,7 +167,7 @@ def _stated(kind: type[Operation]) -> Mapping[Registry[Any], Any]:
 def import_families(package: str, path: Iterable[str]) -> list[ModuleType]:
     """
     Imports every module and sub-package of a package and returns them in order of their
-    names. New files are thus found without a list. `package` and `path` are the
-    package's `__name__` and `__path__`.
+    names. New files need no entry in a list. `package` and `path` are the package's
+    `__name__` and `__path__`.
     """
     return [import_module(f"{package}.{found.name}") for found in iter_modules(path)]

@@ -1,11 +1,11 @@
 """
-The `schedule` dialect: how a program is to run, written by a user separately from the
-program.
+The `schedule` dialect: instructions of a user for running a program, written separately
+from the program.
 
 A schedule is the body of an `xdsl.dialects.transform` `named_sequence`. Its argument is
 a handle of the whole program. Its ops take and return handles: of modules of the model,
-of parameters, of groups of ops, and of values that a user may still choose (knobs). The
-pass `apply-schedule` applies a schedule.
+of parameters, of groups of ops, and of knobs, which are values that a user may still
+choose. The pass `apply-schedule` applies a schedule.
 
 ```mlir
 transform.named_sequence @schedule(%model: !transform.any_op) {
@@ -102,9 +102,9 @@ class MatchOp(IRDLOperation):
 @irdl_op_definition
 class FirstOp(IRDLOperation):
     """
-    The first of the given modules, in program order. `amount`, or the knob, gives their
-    number if it is a whole number, else the fraction of the modules to take (rounded
-    down).
+    The first of the given modules, in program order. A whole number in `amount`, or in
+    the knob, is the number of modules; any other number is the fraction of the modules
+    (rounded down).
     """
 
     name = "schedule.first"
@@ -128,11 +128,10 @@ class FindOp(IRDLOperation):
     """
     Finds groups of ops in modules that compute the same as a pattern.
 
-    The result is a handle of groups, which `fuse`, `replace`, `decompose` and
-    `recompute` take. The pattern is a block of `schedule.node`s and
-    `schedule.constant`s. Its arguments stand for any values. Its `schedule.found`
-    stands for the value that a group computes. At least one group must be found, unless
-    the op is `optional`.
+    The result is a handle of groups, for `fuse`, `replace`, `decompose` and
+    `recompute`. The pattern is a block of `schedule.node`s and `schedule.constant`s.
+    Its arguments stand for any values. Its `schedule.found` stands for the value that a
+    group computes. There must be at least one group, unless the op is `optional`.
 
     ```mlir
     %groups = schedule.find in %layers {
@@ -186,9 +185,10 @@ class NodeOp(IRDLOperation):
     """
     An op of a pattern, with a name, operands and attributes.
 
-    The program's op may have further operands after the given ones. It must have the
-    attributes `with`, explicitly or as ONNX's defaults. For an `onnx.Transpose`, `swaps
-    = [-1, -2]` means that it exchanges these two dimensions.
+    The matching op of the program may have further operands after the given ones. It
+    must have the attributes `with`, explicitly or as ONNX's defaults. For an
+    `onnx.Transpose`, `swaps = [-1, -2]` means that the op exchanges these two
+    dimensions.
     """
 
     name = "schedule.node"
@@ -219,7 +219,7 @@ class ConstantOp(IRDLOperation):
 
 @irdl_op_definition
 class FoundOp(IRDLOperation):
-    """Ends a pattern and names the value that a group computes."""
+    """Ends a pattern and names the value that a matching group computes."""
 
     name = "schedule.found"
 
@@ -313,8 +313,8 @@ class KernelOp(IRDLOperation):
 @irdl_op_definition
 class DecomposeOp(IRDLOperation):
     """
-    Replaces ops in the given groups or modules with their decompositions. Ops without
-    one stay.
+    Replaces ops in the given groups or modules with their decompositions. Ops that have
+    no decomposition stay.
     """
 
     name = "schedule.decompose"
@@ -327,7 +327,7 @@ class DecomposeOp(IRDLOperation):
 @irdl_op_definition
 class ParametersOp(IRDLOperation):
     """
-    Finds the parameters that modules use and whose name within the module matches
+    Finds the parameters that modules use, if their name within the module matches
     `pattern`. Patterns are written as in `schedule.match`.
     """
 
@@ -469,7 +469,7 @@ class StageOp(IRDLOperation):
 @irdl_op_definition
 class RecomputeOp(IRDLOperation):
     """
-    Requests that the backward of modules recomputes values of their forward.
+    Requests that the backward pass of modules recomputes values of their forward pass.
 
     `policy`, or the value of the knob, is a policy of `activation-checkpoint`. Modules
     must be calls of functions (`outline-repeats`). For groups from `schedule.find`, the
@@ -508,10 +508,12 @@ class CudaGraphOp(IRDLOperation):
 @irdl_op_definition
 class OpaqueModulesOp(IRDLOperation):
     """
-    Makes modules opaque: they are not traced, and run as they are on each device's
-    parts. `rule`, `keep`, `weights` (texts by the names of parameters), `flops` and
-    `memory` are as in `distir.opaque`. The import of a model carries the op out; when
-    the schedule is applied, the modules must be ops of the program already.
+    Makes modules opaque: the import does not trace them, and they run as they are on
+    each device's parts.
+
+    `rule`, `keep`, `weights` (texts by the names of parameters), `flops` and `memory`
+    are as in `distir.opaque`. The import of a model carries out this op; when the
+    schedule is applied, the modules must already be ops of the program.
     """
 
     name = "schedule.opaque"
@@ -538,8 +540,9 @@ class OpaqueModulesOp(IRDLOperation):
 class AutocastOp(IRDLOperation):
     """
     Lets modules compute in the 16-bit element type `dtype`, as PyTorch's autocast does.
-    This covers matrix products, convolutions, attention, and ops that pass their
-    results on. Norms, softmax, sums and losses stay in f32, and so do parameters.
+    This covers matrix products, convolutions, attention, and ops that only pass on the
+    results of such ops. Norms, softmax, sums and losses stay in f32, and so do
+    parameters.
     """
 
     name = "schedule.cast"
@@ -559,12 +562,12 @@ class AutocastOp(IRDLOperation):
 @irdl_op_definition
 class ExpectOp(IRDLOperation):
     """
-    Expects exactly these numbers of collectives, by kind, over mesh axis `axis` in the
-    forward of each module: `collectives = {all_reduce = 2}`. No other collectives are
-    allowed.
+    Expects exactly the given numbers of collectives, by kind, over mesh axis `axis` in
+    the forward pass of each module: `collectives = {all_reduce = 2}`. No other
+    collectives are allowed.
 
-    With `backward`, the op checks the backward instead. The pass that distributes the
-    program checks the numbers, per micro-batch, unless the axis has size 1.
+    With `backward`, the op checks the backward pass instead. The pass that distributes
+    the program checks the numbers, per micro-batch, unless the axis has size 1.
     """
 
     name = "schedule.expect"
@@ -587,8 +590,8 @@ class ExpectOp(IRDLOperation):
 @irdl_op_definition
 class KnobOp(IRDLOperation):
     """
-    A value that is chosen when the schedule is applied (`apply-schedule{set=}`), one of
-    `values`. A single value need not be chosen.
+    A tunable value, chosen from `values` when the schedule is applied
+    (`apply-schedule{set=}`). A single value need not be chosen.
 
     If the knob depends on earlier knobs, `values` has one list for each combination of
     their values. Combinations are in row-major order: the last operand changes the
@@ -628,7 +631,7 @@ class KnobOp(IRDLOperation):
     @property
     def all_values(self) -> list[KnobValue]:
         """
-        Returns the values of all combinations, each once, in order of first appearance.
+        Returns the distinct values of all combinations, in order of first appearance.
         """
         return list(dict.fromkeys(value for case in self.cases for value in case))
 
@@ -656,7 +659,8 @@ class KnobOp(IRDLOperation):
 class RequireOp(IRDLOperation):
     """
     Allows only some combinations of the knobs' values. `holds` has one entry per
-    combination, in the order of `schedule.knob`: true if the combination is allowed.
+    combination, true if it is allowed, in row-major order: the value of the last knob
+    changes the fastest.
 
     ```mlir
     schedule.require %batch, %ratio {holds = [true, true, true, false]}

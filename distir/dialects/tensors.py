@@ -1,6 +1,6 @@
 """
-Helpers for shapes and element types of tensors. Shapes are read from types: global
-shapes if types have layouts. A size of -1 is unknown.
+Helpers for shapes and element types of tensors. If a type has a layout, its shape is
+the global shape. A size of -1 is unknown.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
 @lru_cache(maxsize=1 << 14)
 def tensor_of(element_type: Attribute, shape: tuple[int, ...]) -> TensorType[Any]:
     """
-    Returns the type of tensors with this element type and shape, without a layout.
-    Types are cached, because making one is slow. Equal types are therefore usually one
-    object.
+    Returns the type of tensors with the given element type and shape, without a layout.
+    The function caches its results, because making a type is slow, so equal types are
+    usually one object.
     """
     return TensorType(element_type, shape)
 
@@ -47,8 +47,8 @@ def shape_of(tensor: SSAValue | Attribute | None) -> tuple[int, ...]:
 
 def known_shape(value: SSAValue) -> tuple[int, ...] | None:
     """
-    Returns the shape of a value, or None if it is not a ranked tensor or a size is
-    unknown.
+    Returns the shape of a value, or None if the value is not a ranked tensor or a size
+    is unknown.
     """
     if not isinstance(value.type, TensorType):
         return None

@@ -3,8 +3,8 @@ The `torch` dialect: calls of PyTorch, and lists of values in Python, in the pro
 one rank.
 
 After `project`, the steps of `lower` turn ops of `onnx`, `train` and `collective` into
-these ops. The target `torch` prints each of them as one expression. No op holds Python
-code: the expression follows from the op's name, operands and checked properties. It is
+these ops. The target `torch` prints each op as one expression. No op holds Python code:
+the expression follows from the op's name, operands and checked properties. It is
 therefore safe to print ops from any file.
 
 ```mlir
@@ -94,7 +94,10 @@ _PRINTED = "operands attr-dict `:` functional-type(operands, results)"
 
 
 class TorchOp(IRDLOperation, OpFacts):
-    """Base of this dialect's ops. Properties are printed together with attributes."""
+    """
+    Base of the ops of the `torch` dialect. Properties are printed together with
+    attributes.
+    """
 
     irdl_options = (ParsePropInAttrDict(),)
     assembly_format = _PRINTED
@@ -241,8 +244,8 @@ class ConvGradsOp(ConvGradOp):
 @irdl_op_definition
 class BucketOp(TorchOp):
     """
-    New memory for the tensors of a message, a vector. The tensors lie in it one after
-    the other.
+    Allocates a vector for the tensors of one message, which lie in it one after the
+    other.
     """
 
     name = "torch.bucket"
@@ -261,9 +264,9 @@ class BucketOp(TorchOp):
 @irdl_op_definition
 class ProductIntoOp(TorchOp):
     """
-    `torch.mm`: the product of the matrices `x` [n, k] and `y` [k, m], which is written
-    to the elements of the vector `bucket` from `start` on. `x_transposed` and
-    `y_transposed` say that an operand is the transpose of the matrix.
+    `torch.mm`: writes the product of the matrices `x` [n, k] and `y` [k, m] to the
+    elements of the vector `bucket` from `start` on. `x_transposed` and `y_transposed`
+    say that an operand is the transpose of the matrix.
     """
 
     name = "torch.product_into"
@@ -285,7 +288,9 @@ class ProductIntoOp(TorchOp):
         start: int,
         result_type: Attribute,
     ):
-        """`x` and `y` are operands, each with whether it is transposed."""
+        """
+        Makes the op. `x` and `y` are pairs of an operand and whether it is transposed.
+        """
         super().__init__(
             operands=[x[0], y[0], bucket],
             result_types=[result_type],
@@ -323,9 +328,7 @@ _MESSAGES: dict[str, type[InRankForm]] = {
     "reduce_scatter": RankReduceScatterOp,
     "all_gather": RankAllGatherOp,
 }
-"""
-The collectives of which several can be sent in one message, by the name of their kind.
-"""
+"""The collectives that can share a message, by the name of their kind."""
 
 
 @irdl_op_definition
@@ -336,7 +339,7 @@ class MessageOp(TorchOp):
     `kind` is `all_reduce`, `reduce_scatter` or `all_gather`. The message has
     `dist.asynchronous` if its collectives have it. `dims`, `runs` and `reduction` hold
     the collectives' properties `dim`, `run` and `reduction`. `dims` and `runs` have one
-    number per collective, -1 where it has none; an `all_reduce` has neither. With
+    number per collective, -1 for an absent property; an `all_reduce` has neither. With
     `overwrites`, the second half of the operands are arguments of the program, and the
     results overwrite them. With `in_bucket`, the last operand is the memory of an
     `all_reduce` (`torch.bucket`), in which some of the other operands lie already.
@@ -375,7 +378,7 @@ class MessageOp(TorchOp):
             self.attributes[ASYNCHRONOUS] = UnitAttr()
 
     def put_in(self, bucket: SSAValue) -> None:
-        """Gives the message its memory."""
+        """Makes `bucket` the memory of the message."""
         self.operands = [*self.operands, bucket]
         self.in_bucket = UnitAttr()
 
@@ -389,8 +392,8 @@ class MessageOp(TorchOp):
     @property
     def dims_and_runs(self) -> tuple[tuple[int | None, int | None], ...] | None:
         """
-        The dimension and the run length of each collective, each None if it is absent.
-        None in the place of all pairs for an `all_reduce`.
+        The dimension and the run length of each collective, or None for an
+        `all_reduce`. An absent number is None.
         """
         if self.dims is None or self.runs is None:
             return None
@@ -525,16 +528,16 @@ class UpdatesOp(TorchOp):
 
     `function` is the name of the updates' `train` op. `settings` are the
     hyper-parameters. `in_place` has one word per list of results, for the operands that
-    it replaces: `overwritten` operands are arguments of the program, `reused` ones are
-    memory that no other op needs, and `kept` ones must stay unchanged.
+    these results replace: `overwritten` operands are arguments of the program, `reused`
+    ones are memory that no other op needs, and `kept` ones must stay unchanged.
 
     The operands begin with `lists` lists of equal length, one for each operand that
-    differs between parameters: parameters, gradients, then the optimizer's states. The
-    number of steps follows if the updates need it, then the settings that are operands,
-    whose names are in `given`. There is a list of results for each result of the
-    updates, such as new parameters and new states. Results whose list is `overwritten`
-    or `reused` take the memory of the operands that they replace; results that replace
-    no operands are `kept`.
+    differs between parameters: parameters, gradients, then the optimizer's states. Next
+    come the number of steps, if the updates need it, and the settings that are
+    operands, whose names are in `given`. There is a list of results for each result of
+    the updates, such as new parameters and new states. Results whose list is
+    `overwritten` or `reused` take the memory of the operands that they replace; results
+    that replace no operands are `kept`.
     """
 
     name = "torch.updates"
@@ -573,14 +576,14 @@ class UpdatesOp(TorchOp):
 
     @property
     def module(self) -> str:
-        """The name of the module that defines the function."""
+        """The name of the runtime module that defines the op's function."""
         return _UPDATES[self.function.data].TORCH_MODULE
 
     @property
     def replaced(self) -> list[SSAValue | None]:
         """
-        The parameters and states that the results replace, in their order. A result
-        that replaces nothing has None.
+        For each result, the parameter or state that it replaces, or None if it replaces
+        nothing.
         """
         count = self.count
         found: list[SSAValue | None] = []
@@ -698,8 +701,8 @@ class PackOp(TorchOp):
 @irdl_op_definition
 class UnpackOp(TorchOp):
     """
-    Unpacks the list that a `torch.pack` made. With `releases`, the op also empties the
-    list, because no other op reads it later.
+    Unpacks the list that a `torch.pack` op made. With `releases`, the op also empties
+    the list, because no other op reads it later.
     """
 
     name = "torch.unpack"
@@ -722,14 +725,14 @@ class UnpackOp(TorchOp):
 @irdl_op_definition
 class AwaitGradientsOp(TorchOp):
     """
-    Gives results of the program to its caller, which computes a loss from them, and waits
-    for the gradients of that loss. The program is thus interrupted between its forward and
-    its backward.
+    Gives results of the program to its caller, which computes a loss from them, and
+    waits for the gradients of this loss. It thus interrupts the program between its
+    forward and its backward pass.
 
-    `places` are the indices, among the results of the program, of the operands, and
-    `arguments` are those, among its arguments, of the results, which the caller gives
-    later than the other arguments. A program over micro-batches has an op for each of them,
-    with its number as `part`.
+    `places` holds, for each operand, its index among the results of the program.
+    `arguments` holds, for each result, its index among the program's arguments; the
+    caller gives these arguments later than the others. A program over micro-batches has
+    one such op for each micro-batch, whose number is `part`.
     """
 
     name = "torch.await_gradients"

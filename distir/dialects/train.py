@@ -2,9 +2,9 @@
 The `train` dialect: ops that a training step needs and ONNX lacks, such as gradients of
 fused ops and optimizer updates. Each op corresponds to one real kernel.
 
-Every op is defined in `dialects/train_ops/`, with one file per family of ops. The
-dialect consists of the ops in the `OPS` lists of these files. Each op's docstring gives
-its shapes and formulas.
+Each file of `dialects/train_ops/` defines one family of ops. The dialect consists of
+the ops in the `OPS` lists of these files. Each op's docstring gives its shapes and
+formulas.
 """
 
 from xdsl.ir import Dialect

@@ -1,5 +1,6 @@
 """
-Reads whole tensors from checkpoints in the format of torch.distributed.checkpoint (DCP).
+Reads whole tensors from checkpoints in the format of torch.distributed.checkpoint
+(DCP).
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 def read_model(path: Path) -> dict[str, torch.Tensor]:
     """
     Returns the parameters and buffers of a checkpoint, by their names in the module.
+
     The checkpoint is in the format of torch.distributed.checkpoint (DCP). Only the
     tensors under the key `model` are returned, or all tensors if there is no such key.
     `path` is the checkpoint, or the folder of checkpoints of `distir run`. In such a
-    folder the latest checkpoint is verified and read. Raises DistIRError if the
-    checkpoint cannot be read or holds no tensors.
+    folder, the function verifies and reads the latest checkpoint. Raises DistIRError if
+    the checkpoint cannot be read or holds no tensors.
     """
     import torch
     from torch.distributed.checkpoint.api import CheckpointException
@@ -60,9 +62,9 @@ def read_model(path: Path) -> dict[str, torch.Tensor]:
 
 def _found(path: Path) -> tuple[Path, Mapping[str, Any] | None]:
     """
-    Returns the path of the checkpoint that `path` stands for, and its files. A
-    checkpoint that lists its files is verified first. For any other checkpoint the
-    files are None. Raises DistIRError if `path` is not a folder.
+    Returns the folder of the checkpoint, which `path` is or contains, and the
+    checkpoint's files. Verifies a checkpoint that lists its files; for any other
+    checkpoint the files are None. Raises DistIRError if `path` is not a folder.
     """
     if not path.is_dir():
         raise DistIRError(

@@ -25,16 +25,16 @@ class EngineSettings:
     - `tensor`, `pipeline`, `data`, `experts`: degrees of parallelism; with experts on
       several devices, the `data` devices of a group divide the sequences;
     - `replicas`: the number of engines to run;
-    - `max_sequences`, `batched_tokens`: the most sequences, and the most tokens of a
-      step, for each of the `data` devices;
-    - `longest`: the most tokens of a request;
+    - `max_sequences`, `batched_tokens`: the maximum numbers of sequences, and of tokens
+      in a step, for each of the `data` devices;
+    - `longest`: the maximum number of tokens of a request;
     - `static_share`: the share of a device's memory for parameters and caches;
     - `used_share`: the share for parameters, caches and the working memory of steps;
-    - `free_share`: the share, for caches, of the memory that parameters and steps
-      leave;
+    - `free_share`: the share for caches of the memory that parameters and steps leave
+      free;
     - `role`: `both`, `prefill` or `decode`;
     - `prefix_cache`: whether caches of common prefixes of prompts are reused;
-    - `weights`, `cache`: the formats of matrices and caches with fewer bits, or None.
+    - `weights`, `cache`: the formats of quantised matrices and caches, or None.
     """
 
     tensor: int
@@ -199,7 +199,8 @@ ENGINES: Mapping[str, Engine] = {
 def engine_script(name: str, pools: list[EngineSettings]) -> str:
     """
     Returns a shell script with one command of engine `name` for each pool of replicas.
-    In the script `$MODEL` is the model to serve. Flags that are False are left out.
+    In the script `$MODEL` is the model to serve. Flags with the value False are left
+    out.
     """
     engine = ENGINES[name]
     lines = ["#!/bin/sh", "# Written by distir export. Usage: MODEL=... sh serve.sh"]

@@ -21,7 +21,7 @@ class PipelineStages:
 
     - `modules`: for each stage, the paths of its modules in forward order. Every stage
       except the first begins with a layer of the model. Every stage except the last
-      ends with one;
+      ends with a layer;
     - `ranks`: for each stage, the pipeline rank that runs it;
     - `schedule`: the name of the PyTorch schedule class whose order is nearest to the
       program's order;
@@ -122,8 +122,8 @@ def _stage_of(module: str, known: Mapping[str, int]) -> int | None:
 
 def _check_arrival(call: Operation, calls: Sequence[Operation]) -> None:
     """
-    Raises DistIRError unless the stage takes exactly one value, from the stage before
-    it. `call` is the call of the stage. `calls` are the calls of all stages in forward
+    Raises DistIRError unless a stage takes exactly one value, from the preceding stage.
+    `call` is the call of the stage. `calls` are the calls of all stages in forward
     order.
     """
     sent = [v.owner for v in call.operands if isinstance(v.owner, SendOp)]
@@ -145,8 +145,8 @@ def _schedule(
 ) -> tuple[str, bool]:
     """
     Returns the name of the PyTorch schedule class that is nearest to the program's
-    order. The second result is True if the program splits its backward passes and that
-    class does not.
+    order, and whether the program splits its backward passes although that class does
+    not.
     """
     first = _mesh_of(calls[0])
     kinds = [forward for forward, op in run.calls if _mesh_of(op) == first]

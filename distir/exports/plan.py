@@ -1,5 +1,6 @@
 """
-Expresses a distributed program in the terms of eager PyTorch, with remarks on the rest.
+Describes a distributed program in the terms of eager PyTorch, with remarks on the parts
+that PyTorch cannot express.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def eager_plan(module: ModuleOp, what: str) -> EagerPlan:
     """
     Returns a distributed program's plan in the terms of eager PyTorch. `what` is the
     name of the program in error messages. Raises DistIRError if the program is not
-    distributed. Also raises it if PyTorch cannot express a part of the program without
-    which the results would differ.
+    distributed, or if results would differ because PyTorch cannot express a part of the
+    program.
     """
     entry, known = entry_function(module), meshes(module)
     if not known or all(layout_of(a) is None for a in entry.body.block.args):
@@ -316,7 +317,7 @@ def _with_ties(
 ) -> TensorParallelism:
     """
     Returns `parallelism` without the splits that would divide a shared parameter in two
-    ways. `tied` lists the pairs of modules that share a parameter.
+    different ways. `tied` lists the pairs of modules that share a parameter.
     """
     styles, refused = dict(parallelism.styles), dict(parallelism.refused)
     for pair in tied:

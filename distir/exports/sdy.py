@@ -38,8 +38,8 @@ def write_shardings(program: ModuleOp, stablehlo: str, source: str) -> SdyText:
     """
     Returns the module `stablehlo` with Shardy shardings for its arguments, its results
     and its inner values. The shardings are the layouts of `program`, a distributed
-    program that was imported from this module. They replace shardings that the module
-    already had. `source` names the module in messages.
+    program that was imported from this module, and replace any earlier shardings.
+    `source` names the module in messages.
 
     The notes name layouts that Shardy cannot express and count the values without a
     sharding. Raises DistIRError if the program was not made from this module, is a
@@ -101,9 +101,9 @@ def _check_same(
 
 def _check_found(found: Mapping[HloResult, set[Layout]], source: str) -> None:
     """
-    Raises DistIRError if most values of the StableHLO module are missing in the
-    distributed program. They are if it runs in micro-batches, which compute each value
-    in parts.
+    Raises DistIRError if the distributed program lacks most values of the StableHLO
+    module. This happens in programs over micro-batches, which compute each value in
+    parts.
     """
     known = sum(bool(layouts) for layouts in found.values())
     if 2 * known < len(found):
@@ -116,7 +116,7 @@ def _check_found(found: Mapping[HloResult, set[Layout]], source: str) -> None:
 
 class _ShardingWriter:
     """
-    Writes layouts on `mesh` as Shardy text, and counts those that Shardy cannot
+    Writes layouts on `mesh` as Shardy text, and counts the layouts that Shardy cannot
     express.
     """
 
@@ -154,8 +154,8 @@ class _ShardingWriter:
         self, ops: Sequence[Any], found: Mapping[HloResult, set[Layout]]
     ) -> dict[int, str]:
         """
-        Returns the shardings of the results of ops, by the index of the op in the
-        module. Ops that have a result without a sharding are left out.
+        Returns the shardings of the results of `ops`, by the index of the op in the
+        module. Leaves out ops that have a result without a sharding.
         """
         written: dict[int, str] = {}
         for place, op in enumerate(ops):
@@ -182,7 +182,7 @@ class _ShardingWriter:
         return written
 
     def notes(self) -> list[str]:
-        """Returns notes for the user."""
+        """Returns notes for the user on layouts that were not written."""
         notes = [f"sdy: {self.written} ops inside have shardings"]
         if self.partial:
             notes.append(
@@ -220,8 +220,8 @@ def _rewrite(
     inside: Mapping[int, str],
 ) -> None:
     """
-    Writes shardings into an MLIR module, in place of those that it has. `ir` is the
-    module `ir` of jaxlib's MLIR bindings.
+    Replaces the shardings in an MLIR module. `ir` is the module `ir` of jaxlib's MLIR
+    bindings.
     """
     ops: list[Any] = []
 
@@ -259,7 +259,10 @@ def _is_constraint(op: Any) -> bool:
 def _set_values(
     ir: Any, function: Any, name: str, shardings: Sequence[str | None]
 ) -> None:
-    """Sets the shardings of the arguments or results of a function."""
+    """
+    Sets the shardings of all arguments or results of a function. The function's
+    attribute `name` has a dictionary for each argument or result.
+    """
     before = list(function.attributes[name]) if name in function.attributes else []
     before += [ir.DictAttr.get({})] * (len(shardings) - len(before))
     entries: list[Any] = []

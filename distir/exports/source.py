@@ -17,8 +17,8 @@ _WIDTH = 88
 
 def eager_source(plan: EagerPlan, what: str, name: str) -> str:
     """
-    Returns the text of a Python file that distributes a model as `plan` says. `what`
-    names the source of the plan. `name` is the module name of the file.
+    Returns the text of a Python file that distributes a model by `plan`. `what` names
+    the source of the plan. `name` is the module name of the file.
     """
     parts = [_docstring(plan, what, name), _imports(plan), _constants(plan)]
     text = "\n\n".join(part for part in parts if part)
@@ -172,7 +172,8 @@ def _items(names: Iterable[str], indent: int) -> str:
 
 def _style_table(styles: Mapping[str, ParallelStyle]) -> str:
     """
-    Returns the definition of `TENSOR_PARALLEL`, the plan for `parallelize_module`.
+    Returns the definition of `TENSOR_PARALLEL`, the plan that the file passes to
+    `parallelize_module`.
     """
     by_style: dict[ParallelStyle, list[str]] = {}
     for name, style in styles.items():

@@ -1,4 +1,7 @@
-"""A pipeline stage, made of a copy of the model whose forward code stays the same."""
+"""
+A pipeline stage, made of a copy of the model. The forward code of the model stays the
+same.
+"""
 
 # pyright: basic
 
@@ -34,10 +37,10 @@ class AbsentModule(nn.Module):
 
 class ModelStage(nn.Module):
     """
-    A pipeline stage: the whole model with the modules of other stages made absent. The
-    stage takes the output of the stage before it and, by name, the inputs of the model.
-    Every stage except the first starts at its first layer. Every stage except the last
-    ends after its last layer.
+    A pipeline stage: the whole model with absent modules in place of other stages'
+    modules. The stage takes the output of the preceding stage and, by name, the inputs
+    of the model. Every stage except the first starts at its first layer. Every stage
+    except the last ends after its last layer.
     """
 
     def __init__(self, model, index):

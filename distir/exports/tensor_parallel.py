@@ -1,6 +1,5 @@
 """
-Finds column- and row-parallel modules, and the outputs that may stay split between
-them.
+Finds column- and row-parallel modules, and the values that may stay split between them.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ def tensor_parallelism(
 class _Chains:
     """
     Follows values from column-parallel modules to the row-parallel modules that use
-    them. Modules that are connected by a value form a chain. The values of a chain stay
-    split if every op between its modules works on a part as it does on the whole.
+    them. Modules connected by a value form a chain. The values of a chain stay split if
+    every op between its modules computes on a part the same as on the whole.
     """
 
     def __init__(self, axis: str, owners: Mapping[int, str]):
@@ -95,8 +94,8 @@ class _Chains:
 
     def _is_sayable(self, use: WeightUse) -> bool:
         """
-        Whether `parallelize_module` can split the module as the program does. If it
-        cannot, the reason is noted in `refused`.
+        Whether `parallelize_module` can split the module as the program does. If not,
+        records the reason in `refused`.
         """
         known = self.uses.get(use.module)
         if use.kind is WeightKind.CONV1D:
@@ -153,7 +152,7 @@ class _Chains:
                 self._sources[value] = sources
 
     def _watch_others(self, step: RunStep) -> None:
-        """Notes other splits: of parameters of other modules, and of sequences."""
+        """Records other splits: of parameters of other modules, and of sequences."""
         for value in step.operands:
             if value in self._rows and step.op.name == "collective.reduce_scatter":
                 self.splits_sequences = True
@@ -177,9 +176,7 @@ class _Chains:
         return name
 
     def _end(self, sources: Iterable[str]) -> None:
-        """
-        Notes that the results of the modules `sources` must be gathered somewhere.
-        """
+        """Records that the results of the modules `sources` must be gathered."""
         self._gathered.update(sources)
 
     def found(self, outputs: Sequence[RunValue]) -> TensorParallelism:

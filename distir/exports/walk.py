@@ -1,5 +1,6 @@
 """
-Lists the ops of a distributed program in the order in which they run, calls inlined.
+Lists the ops of a distributed program in the order in which they run. Calls are
+replaced by the ops of their functions.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class ArgumentView:
 @dataclass(frozen=True, eq=False)
 class RunValue:
     """
-    A value in one run of the op that computes it. `view` is set if the value equals an
-    argument of the entry function, possibly transposed.
+    A value in one run of the op that computes it. If the value equals an argument of
+    the entry function, possibly transposed, `view` is that argument, else None.
     """
 
     type: Attribute
@@ -92,12 +93,12 @@ class RunStep:
 class ProgramRun:
     """
     A run of a distributed program. Repeated calls with the same parameters are left
-    out, because they only handle other micro-batches.
+    out, because they only process other micro-batches.
 
     - `steps`: the runs of ops, in order;
     - `outputs`: the results of the program;
-    - `calls`: all calls in the entry function, each with a flag. The flag tells whether
-      results of the forward pass depend on the call;
+    - `calls`: all calls in the entry function, each with a flag: whether results of the
+      forward pass depend on the call;
     - `micro_batches`: the largest number of calls of one forward function with the same
       parameters.
     """
@@ -110,8 +111,8 @@ class ProgramRun:
     @staticmethod
     def of(module: ModuleOp) -> ProgramRun:
         """
-        Returns the run of the entry function of `module`. Raises DistIRError without
-        one.
+        Returns the run of the entry function of `module`. Raises DistIRError if there
+        is no entry function.
         """
         return _Walker(module).run()
 
@@ -156,8 +157,8 @@ class _Walker:
         values: dict[SSAValue, RunValue],
     ) -> Iterator[RunStep]:
         """
-        Yields the runs of `op` and of the ops in the function that it calls. The
-        results of `op` are added to `values`.
+        Yields the runs of `op` and of the ops in the function that it calls. Adds the
+        results of `op` to `values`.
         """
         own = scope_of(op)
         scope = specialise(own, call_scope) if call_scope else own
@@ -184,8 +185,8 @@ class _Walker:
 
 def _view(op: Operation, operands: Sequence[RunValue]) -> ArgumentView | None:
     """
-    Returns the argument that the first result of `op` equals, or None if it equals
-    none.
+    Returns the argument that the first result of `op` equals, or None if there is no
+    such argument.
     """
     view = operands[0].view if operands else None
     if view is None:

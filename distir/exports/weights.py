@@ -1,6 +1,6 @@
 """
-Finds the matrix parameter of each PyTorch module, and the dimensions of it that are
-split.
+Finds the matrix parameter of each PyTorch module, and the dimensions of the matrix that
+are split.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WeightKind(Enum):
 @dataclass(frozen=True)
 class WeightUse:
     """
-    A step that multiplies by a parameter, or that looks up rows of it.
+    A step that multiplies by a parameter, or that looks up rows of a parameter.
 
     - `kind`: the kind of module;
     - `module`: the path of the module;
@@ -38,8 +38,8 @@ class WeightUse:
       For an embedding these are the columns of its table;
     - `in_split`: whether the axis splits the dimension that is summed over. For an
       embedding these are the rows of its table;
-    - `in_runs`: whether the axis splits the parameter in runs of elements, a split that
-      PyTorch's placements cannot express.
+    - `in_runs`: whether the axis splits the parameter in runs of elements. PyTorch's
+      placements cannot express such a split.
     """
 
     kind: WeightKind
@@ -90,8 +90,8 @@ def _use(
     owners: Mapping[int, str],
 ) -> WeightUse | None:
     """
-    Returns the use of `weight`, whose dimension `inputs` is summed over. Returns None
-    if `weight` is not a matrix that is an argument of the program.
+    Returns the use of `weight` as a matrix in which the dimension `inputs` is summed
+    over. Returns None if `weight` is not a matrix that is an argument of the program.
     """
     view, layout = weight.view, weight.layout
     if view is None or len(view.dims) != 2:

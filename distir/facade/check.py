@@ -64,10 +64,13 @@ def check(
 ) -> Comparison:
     """
     Runs two programs on the same arguments, in this process, and compares their
-    results. `inputs` holds arrays by name, or is an .npz file. The weights of the first
-    program give further arguments. All other arguments are random, drawn from the
-    option `seed`. The option `tolerance` is the largest relative difference allowed, as
-    in `distir check`. Raises DistIRError.
+    results.
+
+    `inputs` holds arrays by name, or is an .npz file. The weights of the first program
+    give further arguments. All other arguments are random, drawn from the option
+    `seed`. The option `tolerance` is the largest relative difference allowed, as in
+    `distir check`. Raises DistIRError if a program cannot run or the programs have
+    different results.
     """
     first, second = ModelProgram.of(reference), ModelProgram.of(candidate)
     names = first.name, second.name

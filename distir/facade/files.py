@@ -18,8 +18,8 @@ def export(
     Exports a checkpoint or a plan to `output`, with the options of the command `distir
     export`. Returns the path of the file. By default it writes the weights of a
     checkpoint. With `to="dtensor"` it writes a plan as calls of PyTorch's own
-    functions; `program` is then the program for which a saved plan was searched. Raises
-    DistIRError.
+    functions; if `source` is a saved plan, `program` is the program of its search.
+    Raises DistIRError if a file cannot be read or written.
     """
     given = command_options("export", "export", [source, "-o", output], options)
     export_command.run(given)
@@ -31,7 +31,8 @@ def calibrate(output: str | Path, **options: Unpack[CalibrateOptions]) -> Path:
     Measures this machine and writes its profile to `output`, with the options of the
     command `distir calibrate` (`backend`, `devices`, `dtype`, ...). It prints the
     measurements. Returns the path of the file, for the option `profile` of other
-    functions. A file beside it describes the machine as a cluster. Raises DistIRError.
+    functions. A second file beside it describes the machine as a cluster. Raises
+    DistIRError if the measurement fails or a file cannot be written.
     """
     given = command_options("calibrate", "calibrate", ["-o", output], options)
     calibrate_command.run(given)

@@ -55,7 +55,7 @@ class ModelProgram:
     def of(program: ModelProgram | str | Path) -> ModelProgram:
         """
         Returns `program` itself, or reads it from a file if it is a path. Raises
-        DistIRError, and the errors of `read_program`.
+        DistIRError, ParseError or VerifyException if the file is no valid program.
         """
         if isinstance(program, ModelProgram):
             return program
@@ -97,7 +97,7 @@ class ModelProgram:
         """
         Returns the path of the weights file, or None if the program has no weights. If
         the weights are only in memory, it writes them to a new file in `folder`. Raises
-        DistIRError.
+        DistIRError if this file cannot be written.
         """
         if self.source is not None:
             return weights_file(self.module, self.source)
@@ -109,8 +109,9 @@ class ModelProgram:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the program to the file `path`. Its weights go to a file with the same
-        name and the suffix `.safetensors`. Raises DistIRError.
+        Writes the program to the file `path`, and its weights to a file with the same
+        name and the suffix `.safetensors`. Raises DistIRError if a file cannot be
+        written.
         """
         path = Path(path)
         with attributes_kept(self.module):

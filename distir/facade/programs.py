@@ -97,8 +97,8 @@ def import_model(
 
 def build(model: str, **options: Unpack[BuildOptions]) -> ModelProgram:
     """
-    Builds a model of any size, without weights, such as `gpt`, `llama` or `unet`. The
-    options are those of the command `distir build`. Raises DistIRError if an option is
+    Builds a model of any size, without weights, such as `gpt`, `llama` or `unet`, with
+    the options of the command `distir build`. Raises DistIRError if an option is
     invalid.
     """
     from distir.tools.commands.build import built
@@ -151,9 +151,9 @@ def distribute(
 @dataclass(frozen=True, eq=False)
 class ScheduledProgram(ModelProgram):
     """
-    A program with a schedule. `check` holds the comparisons of kernels and outputs, if
-    it was made with `verify=True`. `tuned` holds the results of all points, if it was
-    made with `tune`; the program is that of `tuned.best`.
+    A program with a schedule. With the option `verify`, `check` holds the comparisons
+    of kernels and outputs. With the option `tune`, `tuned` holds the results of all
+    points, and the program is the one of the best point, `tuned.best`.
     """
 
     check: ScheduleCheck | None = None
@@ -172,12 +172,13 @@ def schedule(
     Returns a program rewritten by the schedule in `script`, with the options of the
     command `distir schedule`. The given program stays as it is.
 
-    `set` gives values for the knobs of the schedule, by name. With `verify=True`, each
-    kernel and the whole program are compared with the original. `tune`, such as
-    `"exhaustive"`, `["descent", 50]` or `["measure", 4]`, chooses the values of the
-    knobs and a plan of the grid on `cluster`. It chooses among `program` and the
+    `set` gives values for the schedule's knobs (its tunable parameters), by name. With
+    `verify=True`, each kernel and the whole program are compared with the original.
+    `tune`, such as `"exhaustive"`, `["descent", 50]` or `["measure", 4]`, searches the
+    values of the knobs together with a grid of plans on `cluster`. It also tries the
     programs in `also`, which are the same model with other batch sizes. `training` and
-    its options turn the result into a training step. Raises DistIRError.
+    its options turn the result into a training step. Raises DistIRError if the schedule
+    cannot be applied or changes the results of the program.
     """
     from distir.tools.commands.schedule import (
         add_step,

@@ -30,9 +30,9 @@ from distir.tools.files import write_arrays
 @dataclass(frozen=True, eq=False)
 class LoweredProgram:
     """
-    A package of PyTorch code in `folder`. `module` is the IR of its program. If it was
-    made with `check_memory`, `memory` holds the peak memory of each kind of process, as
-    simulated and as counted.
+    A package of PyTorch code in `folder`. `module` is the IR of the package's program.
+    With the option `check_memory`, `memory` compares the simulated peak memory of each
+    kind of process with the counted one.
     """
 
     module: ModuleOp
@@ -74,11 +74,12 @@ def lower(
     Writes a PyTorch package that runs a distributed program, into the folder `output`,
     which is made if it does not exist.
 
-    The options are those of the command `distir lower`: `evaluation`, `compile`,
-    `check_memory`, and `kernels`. `kernels` are files with kernels of the user; the
-    package then contains copies of those that it needs. Weights that are only in memory
+    The options are `evaluation`, `compile`, `check_memory` and `kernels`, as in the
+    command `distir lower`. `kernels` are files with kernels of the user; the package
+    then contains copies of the kernels that it needs. Weights that are only in memory
     are written to the package's folder. If the weights are in a file, the package
-    refers to that file. Raises DistIRError.
+    refers to that file. Raises DistIRError if the program cannot be lowered or a file
+    cannot be written.
     """
     source, folder = ModelProgram.of(program), Path(output)
     given = command_options("lower", "lower", [source.name, "-o", "."], options)
@@ -165,11 +166,12 @@ def run(
 ) -> RunResult:
     """
     Runs a distributed program on processes of this machine, and returns its results.
-    The options are those of the command `distir run`: `backend`, `seed`, `timeout`,
-    `steps`, ... `inputs` holds whole arrays or tensors by name, or is an .npz file.
+
+    The options are `backend`, `seed`, `timeout`, `steps` and others, as in the command
+    `distir run`. `inputs` holds whole arrays or tensors by name, or is an .npz file.
     `learning_rate` and `weight_decay` replace the program's own values in a training
     run. Each is a number, or a function of the number of the step, from 1 on. Raises
-    DistIRError.
+    DistIRError if the program cannot run.
     """
     from distir.tools.commands.run import check_options, executed
 

@@ -60,8 +60,8 @@ def search(
     **options: Unpack[SearchingOptions],
 ) -> SavedPlan:
     """
-    Finds the fastest way to distribute a model that fits into the memory of a cluster.
-    It simulates plans and needs no GPU.
+    Finds the fastest plan for distributing a model that fits into the memory of a
+    cluster. It simulates plans and needs no GPU.
 
     - `model`: a module, with `args` and `kwargs`, example inputs of the global batch;
       or a program of `import_model` or `build`, or its file; or a list of programs, the
@@ -69,13 +69,13 @@ def search(
     - `cluster`, `devices`: a built-in cluster or the file of one, and the number of
       devices to which it is scaled.
     - `loss`, `labels`, `optimizer`: for the training of a module, as in `parallelize`
-      and `import_model`. With `optimizer=None` the plan is for inference. For a program
-      they cannot be given, because it contains them.
+      and `import_model`. With `optimizer=None` the plan is for inference. Do not give
+      them for a program: it contains its own.
     - `auto`: also searches layouts, stages and other options, as `distir search --auto`
       does. Without it, only the plans of a grid are tried.
     - `time_limit` (seconds), `shard`, `whole`: work with `auto` only. Without a limit,
-      the search ends when no neighbour of the best plans is better, and the search for
-      the layouts of one plan after 20 s.
+      the search ends when no neighbour of the best plans is better; the layout search
+      of each plan ends after 20 s.
     - `resume`: a file of results to continue from; works without `auto` only.
     - `measure`: the number of best plans that are run on processes of this machine
       (`backend`: `gloo` for its cores, `nccl` for its GPUs). The fastest of them is
@@ -135,8 +135,8 @@ def grid_search(
     program: ModelProgram, **options: Unpack[SearchingOptions]
 ) -> GridSearch:
     """
-    Returns the search of a grid of plans for a program, ready to run. `options` are
-    those of `search`. Raises DistIRError for options that contradict each other or do
+    Returns the search of a grid of plans for a program, ready to run, with the options
+    of `distir.search`. Raises DistIRError for options that contradict each other or do
     not suit the program.
     """
     given, target, plans = _asked(options)
@@ -147,8 +147,8 @@ def grid_search(
 def _assuming(module: ModuleOp, imbalance: float | None) -> ModuleOp:
     """
     Returns the program with the assumption that the busiest device of expert
-    parallelism has `imbalance` times the mean load. None stands for what the program
-    says. Raises DistIRError for a number below 1.
+    parallelism has `imbalance` times the mean load. None keeps the program's own
+    assumption. Raises DistIRError for a number below 1.
     """
     if imbalance is not None:
         module = module.clone()
@@ -160,8 +160,9 @@ def _asked(
     options: SearchingOptions,
 ) -> tuple[argparse.Namespace, ClusterOp, SearchOptions]:
     """
-    Returns the arguments of `distir search` that `options` stand for, with the cluster
-    and the options of the search. Raises DistIRError for unknown options and values.
+    Converts `options` to the parsed arguments of `distir search`. Returns these, the
+    cluster, and the options of the search. Raises DistIRError for unknown options and
+    values.
     """
     own = {n: v for n, v in options.items() if n not in _ANY or v != 0}
     given = command_options(
@@ -182,8 +183,8 @@ def _advancing(
     total: int, progress: bool | Callable[[int, int | None], object]
 ) -> Generator[Callable[[int], None]]:
     """
-    Returns a context manager that yields a function. It takes the number of newly judged
-    plans of a grid of `total`, and tells `progress`, or prints it.
+    Reports the progress of a grid search over `total` plans. Yields a function to call
+    with the number of newly judged plans; it calls `progress`, or prints a bar.
     """
     if progress is True:
         with progress_bar("simulating", total) as advance:
@@ -210,8 +211,8 @@ def _modules(
     trust: Trust,
 ) -> list[ModuleOp]:
     """
-    Returns the sequential programs to search plans for: a module is imported, and
-    programs are read from files. Raises DistIRError.
+    Returns the sequential programs to search plans for: imports a module, and reads
+    programs from files. Raises DistIRError if this is not possible.
     """
     several = model if isinstance(model, list | tuple) else [model]
     if all(isinstance(one, ModelProgram | str | Path) for one in several):

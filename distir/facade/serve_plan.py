@@ -23,15 +23,15 @@ from distir.tools.serving import check_service_arguments, planned_service
 @dataclass(frozen=True, eq=False)
 class PlannedServing:
     """
-    The best plan of a service that `serve_plan` found. Its text is the output of the
-    command `distir serve-plan`.
+    The best plan of a service that `serve_plan` found. `str()` of a plan is the output
+    of the command `distir serve-plan`.
     """
 
     planned: PlannedService
 
     @property
     def result(self) -> ServiceResult:
-        """The full result of the search."""
+        """The full result of the search for the plan."""
         return self.planned.result
 
     @property

@@ -27,7 +27,7 @@ from distir.tools.reports.layout_tables import LayoutTables
 @dataclass(frozen=True, eq=False)
 class ShownProgram:
     """
-    The layouts and messages of a `program`, in `tables`. As text, it is the output of
+    The layouts and messages of a `program`, in `tables`. `str()` gives the output of
     the command `distir show`.
     """
 
@@ -74,10 +74,11 @@ def show(
     program: ModelProgram | str | Path, **options: Unpack[ShowOptions]
 ) -> ShownProgram:
     """
-    Returns how the arguments of a program are split, and which messages its devices
+    Returns the layouts of a program's arguments, and the messages that its devices
     send. A sequential program is distributed first, if `cluster` and options of `distir
     distribute` are given. With `scope`, a pattern such as `*.h.3.*`, only matching
-    modules and arguments are shown, and each layer separately. Raises DistIRError.
+    modules and arguments are shown, and each layer separately. Raises DistIRError if
+    nothing matches.
     """
     source = ModelProgram.of(program)
     given = command_options("show", "show", [source.name], options)

@@ -88,8 +88,8 @@ class SimulatedProgram:
 
     def difference(self, other: SimulatedProgram) -> SimulatedDifference:
         """
-        Compares this program with `other`: how much longer the step of `other` is, and
-        for which causes. It simulates both programs once more.
+        Compares this program with `other`: by how much the step of `other` is longer,
+        and the causes. It simulates both programs once more.
         """
         found = Difference.of(self.simulation, other.simulation)
         return SimulatedDifference(found, (self.program.name, other.program.name))
@@ -112,8 +112,8 @@ class SimulatedProgram:
 @dataclass(frozen=True, eq=False)
 class SimulatedDifference:
     """
-    The cost of a second program compared with that of a first program. `names` holds
-    the names of both. As text, it is the tables of `distir simulate --diff`.
+    The differences between the costs of two programs. `names` holds the names of both.
+    `str()` gives the tables of `distir simulate --diff`.
     """
 
     difference: Difference
@@ -121,7 +121,10 @@ class SimulatedDifference:
 
     @property
     def step_time_s(self) -> float:
-        """The step time of the second program minus that of the first, in seconds."""
+        """
+        The step time of the second program minus the step time of the first, in
+        seconds.
+        """
         return self.difference.step / TICKS_PER_SECOND
 
     def save(self, path: str | Path) -> None:
@@ -146,8 +149,8 @@ def simulate(
     """
     Simulates a distributed program on its cluster. A sequential program is distributed
     first, with the options of `distir distribute`. `profile` (by default the profiles
-    that the cluster names) and `flat` are those of the command `distir simulate`.
-    Raises DistIRError.
+    that the cluster names) and `flat` are options of the command `distir simulate`.
+    Raises DistIRError if the program cannot be simulated.
     """
     wrong = [name for name in _OF_FILES if name in options]
     if wrong:
@@ -171,10 +174,10 @@ def distributed_if_asked(
     program: ModelProgram, given: Namespace, function: str
 ) -> ModelProgram:
     """
-    Returns the entry of a program that `given` names, distributed over the cluster in
-    `given`; these are the options of a function of `distir`. Without a cluster, the
-    entry stays as it is. Raises DistIRError if `given` has no cluster but options of
-    `distir distribute`. `function` is the function's name in the message.
+    Returns the entry of a program that the options `given` name, distributed if `given`
+    has a cluster. Without a cluster, the entry is returned as it is; DistIRError is
+    raised if `given` then has options of `distir distribute`. `function` is the name of
+    the function in the message.
     """
     from distir.tools.arguments.distribution import (
         distribute_as_asked,

@@ -1,11 +1,11 @@
 """
-Support for dialects of xDSL that DistIR does not own but distributes: `linalg`,
-`tensor`, `arith` and `math`, on tensors. One module per dialect registers the sharding
-rules of its ops, their local forms, and their evaluation on NumPy arrays.
+Support for dialects of xDSL that do not belong to DistIR: `linalg`, `tensor`, `arith`
+and `math`, on tensors. One module per dialect registers the sharding rules of its ops,
+their local forms, and their evaluation on NumPy arrays.
 
 A module is imported when a program first uses its dialect
-(`distir.dialects.registries.load_support`). Other packages name theirs under the entry
-point `distir.dialects`.
+(`distir.dialects.registries.load_support`). Other packages name such modules under the
+entry point `distir.dialects`.
 
 - `elementwise`: the sharding rule and the evaluation of elementwise ops;
 - `structured`: loops over tensors, as in `linalg`: indexing maps and a body.

@@ -81,7 +81,7 @@ def splat(op: Operation) -> DenseIntOrFPElementsAttr | None:
 def constant_rule(op: Operation) -> Rule:
     """
     Returns the sharding rule of a constant. A constant whose elements are all equal can
-    have any layout; any other one is replicated.
+    have any layout; any other constant is replicated.
     """
     if splat(op) is None:
         return Rule.replicated(op)
@@ -178,8 +178,8 @@ def _predicate(op: Operation) -> int:
 def _compare_floats(op: Operation, x: Any, y: Any) -> Any:
     """
     Evaluates `arith.cmpf`. With a NaN operand, predicates 1 to 6 are false and 8 to 13
-    true. Predicate 7 tests that no operand is NaN, and 14 that one is. Predicates 0 and
-    15 are always false and always true.
+    true. Predicate 7 tests that no operand is NaN, and predicate 14 that at least one
+    is. Predicates 0 and 15 are always false and always true.
     """
     number = _predicate(op)
     unordered = np.isnan(x) | np.isnan(y)
@@ -201,12 +201,17 @@ def _compare_integers(op: Operation, x: Any, y: Any) -> Any:
 
 
 def _signed(x: Array) -> Array:
-    """Returns integers, of which one with a single bit is 0 or -1."""
+    """
+    Returns integers as signed numbers: an integer of a single bit becomes 0 or -1.
+    """
     return -x.astype(np.int8) if x.dtype == np.bool_ else x
 
 
 def _low_bits(op: Operation, x: Array) -> Array:
-    """Returns the low bits of integers; a cast of NumPy to one bit asks for nonzero."""
+    """
+    Returns the low bits of integers. NumPy's cast to one bit cannot be used, because it
+    tests for nonzero.
+    """
     return x & 1 if dtype_of(op.results[0].type) == np.bool_ else x
 
 

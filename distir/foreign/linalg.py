@@ -79,9 +79,9 @@ def linalg_rule(op: Operation) -> Rule:
 @decomposition(*_NAMES)
 def added_later(op: Operation) -> list[Operation] | None:
     """
-    Decomposes an op that adds a sum to its output operand: into the same op from zero,
-    and an addition of the output operand. Otherwise every device with terms of the sum
-    would add that operand. Returns None for any other op.
+    Decomposes an op that adds a sum to its output operand into the same op from zero,
+    and an addition of the output operand. Without this, every device with terms of the
+    sum would add the output operand. Returns None for any other op.
     """
     loops = loops_of(op)
     if not loops.adds_to_outputs or len(op.results) > 1:

@@ -25,7 +25,7 @@ def _multiplied_and_added(x: Array, y: Array, z: Array) -> Array:
 
 
 def _rounded(x: Array) -> Array:
-    """Rounds to the nearest integer, and halves away from zero."""
+    """Rounds to the nearest integer. Halves are rounded away from zero."""
     return np.where(np.isfinite(x), np.trunc(x) + np.trunc(2 * (x - np.trunc(x))), x)
 
 

@@ -3,10 +3,10 @@ Structured ops of `linalg` as loops over tensors. An indexing map for each opera
 body that computes one element define an op; its sharding rule and its evaluation follow
 from them.
 
-A loop that indexes results is a parallel factor. A loop that does not is a reduction,
-if the body combines a new element with the old one of the output by a sum, a maximum or
-a minimum. A loop in an expression such as `d0 + d1` (the windows of a convolution)
-cannot be split.
+A loop that indexes results is a parallel factor. Any other loop is a reduction, if the
+body combines a new element with the old element of the output by a sum, a maximum or a
+minimum. A loop in an expression such as `d0 + d1` (the windows of a convolution) cannot
+be split.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Loops:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """
-        The number of iterations of each loop, from the dimensions that it alone
+        The number of iterations of each loop, from the dimensions that only this loop
         indexes.
         """
         return loop_sizes([v.type for v in self.op.operands], self.maps)
@@ -186,14 +186,15 @@ class Loops:
     def adds_to_outputs(self) -> bool:
         """
         Whether a sum is added to outputs that may not be zero. If the sum were split,
-        every device would add them.
+        every device would add the outputs.
         """
         return self.reduction == "sum" and not self.starts_at_zero
 
     def rule(self) -> Rule:
         """
-        Returns the sharding rule. A sum that is added to outputs that may not be zero
-        can be split only by the op's decomposition, which adds them once.
+        Returns the sharding rule. If a sum is added to outputs that may not be zero,
+        only the op's decomposition can split it, because the decomposition adds the
+        outputs once.
         """
         factors = tuple(
             Factor(n, self._kind(i), self.reduction or "sum")
@@ -242,7 +243,7 @@ class Loops:
     def _linear_sets(self) -> list[tuple[int, ...]]:
         """
         Returns the sets of inputs in which the results are linear. Candidates are each
-        input by itself, and all inputs together.
+        input alone, and all inputs together.
         """
         inputs = [i for i in range(self.inputs) if self.maps[i].results]
         sets = [(i,) for i in inputs] + ([tuple(inputs)] if len(inputs) > 1 else [])
@@ -273,8 +274,8 @@ class Loops:
         """
         Returns the outputs for the operands `args`, arrays of the shapes that the loops
         index. Parallel loops are evaluated as array operations, and so are reductions
-        unless the iterations are too many. Reductions that the body does not express as
-        sum, maximum or minimum run one iteration at a time.
+        unless there are too many iterations. Reductions other than sum, maximum and
+        minimum run one iteration at a time.
         """
         sizes = self._sizes_of(args)
         joins = [join for join in self.joined if join is not None]
@@ -345,7 +346,7 @@ class Loops:
 def _degree(name: str, given: Sequence[bool | None]) -> bool | None:
     """
     Returns whether the result of an op is linear (True), independent (False) or neither
-    (None), given the same for its operands.
+    (None) in some inputs. `given` says the same for each operand.
     """
     if not any(g is not False for g in given):
         return False

@@ -93,9 +93,11 @@ def concat_rule(op: Operation) -> Rule:
 class ConstantPart:
     """
     The constant part that an `extract_slice` reads or an `insert_slice` replaces.
-    `sizes` are those of the part, one for each dimension of the whole tensor of shape
-    `shape`. `kept` are the dimensions that the part, as a tensor, has: it may lack some
-    of size 1. `full` are the dimensions of which the part has all elements.
+
+    - `shape`: the shape of the whole tensor;
+    - `sizes`: the sizes of the part, one for each dimension of the whole tensor;
+    - `kept`: the dimensions that the part has as a tensor; it may lack some of size 1;
+    - `full`: the dimensions of which the part has all elements.
     """
 
     shape: tuple[int, ...]
@@ -106,8 +108,8 @@ class ConstantPart:
     @staticmethod
     def of(op: Operation) -> ConstantPart | None:
         """
-        Returns the part of an `extract_slice` or `insert_slice`, or None if a bound of
-        it is a value of the program, or a size is dynamic.
+        Returns the part of an `extract_slice` or `insert_slice`. Returns None if a
+        bound of the part is a value of the program, or if a size is dynamic.
         """
         whole, part = op.operands[0], op.results[0]
         if op.name == "tensor.insert_slice":
@@ -144,8 +146,8 @@ def _integers(op: Operation, name: str) -> tuple[int, ...]:
 @sharding_rule("tensor.extract_slice", "tensor.insert_slice")
 def slice_rule(op: Operation) -> Rule:
     """
-    Returns the sharding rule of slices with constant bounds. The dimensions of which the
-    part has all elements are the factors. Other slices are replicated.
+    Returns the sharding rule of slices with constant bounds. A dimension is a factor if
+    the slice has all of its elements. Other slices are replicated.
     """
     found = ConstantPart.of(op)
     if found is None:
@@ -163,7 +165,7 @@ def slice_rule(op: Operation) -> Rule:
 
 @local_form("tensor.extract_slice", "tensor.insert_slice")
 def local_slice(context: LocalContext) -> Sequence[Operation]:
-    """Returns the slice of one device, whose sizes are those of its own part."""
+    """Returns the slice of one device, with the sizes of the device's part."""
     op, found = context.op, ConstantPart.of(context.op)
     new = context.same_op()
     if found is not None:

@@ -48,8 +48,8 @@ DistIR's own operators.
 
 def custom_import(node: NodeProto) -> CustomImport | None:
     """
-    Returns the function that reads `node`. Returns None for a standard operator, and
-    for one that no installed package can read.
+    Returns the registered function that reads `node`. Returns None for a standard
+    operator, and for an operator that no installed package reads.
     """
     from distir.dialects.onnx_ops.versions import DOMAIN_VERSIONS
     from distir.frontends.onnx.names import domain_of
@@ -63,8 +63,8 @@ def custom_import(node: NodeProto) -> CustomImport | None:
 @cache
 def _load_packages() -> None:
     """
-    Loads the dialects of all installed packages, which registers their custom
-    operators. xDSL's own dialects are skipped: they register none and take a second to
+    Loads the dialects of all installed packages, which register their custom operators
+    on import. Skips xDSL's own dialects: they register no operator and take a second to
     load.
     """
     for name, dialect in installed_universe().all_dialects.items():

@@ -1,4 +1,4 @@
-"""The result of a frontend: a program and the weights that it refers to."""
+"""The result of a frontend: a program and its weights."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from distir.text import ProgramPrinter
 
 class _CastWeights(Mapping[str, npt.NDArray[Any]]):
     """
-    Weights by name. An array is cast to the element type of the program's argument when
-    it is looked up.
+    A mapping from names to weights. A looked-up array is cast to the element type of
+    the program's argument.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ def in_types_of(
     module: ModuleOp, weights: Mapping[str, npt.NDArray[Any]]
 ) -> Mapping[str, npt.NDArray[Any]]:
     """
-    Returns the weights in the floating-point types of the program's arguments. These
-    types may have changed since the import.
+    Returns `weights`, each cast to the floating-point type of the program's argument
+    with its name. The program's types may have changed since the import.
     """
     dtypes = {
         argument.name: numpy_dtype(type_.element_type)
@@ -75,17 +75,17 @@ def in_types_of(
 @dataclass
 class ImportedModel:
     """
-    An imported model.
+    A program that a frontend imported, with its weights.
 
     - `module`: a sequential program with the entry function `@main`, or with several
       entries.
     - `weights`: the values of arguments with the role `parameter` or `constant`, by
-      `dist.name`, except for arguments without a value in the source (`valueless`).
-      Weights in external-data files are memory-mapped.
+      `dist.name`. Arguments without a value in the source are missing (see
+      `valueless`). Weights in external-data files are memory-mapped.
     - `guessed`: the names of parameters that were recognised only by their use.
     - `notes`: remarks for the user.
-    - `shows_locations`: whether a file of the program says which lines of the source its
-      ops came from (`loc(...)`).
+    - `shows_locations`: whether the printed program states the source line of each op
+      (`loc(...)`).
     """
 
     module: ModuleOp
@@ -96,7 +96,7 @@ class ImportedModel:
 
     @property
     def valueless(self) -> list[str]:
-        """The names of parameters and constants that have no values."""
+        """The names of the program's parameters and constants that have no values."""
         roots = entry_points(self.module).values() or [entry_function(self.module)]
         names = {
             argument.name: None
@@ -109,12 +109,12 @@ class ImportedModel:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the program to `path`, and the weights beside it under the same name with
+        Writes the program to `path`, and its weights beside it under the same name with
         the suffix `.safetensors`.
 
-        The written program names that file. Parameters without values are not in it;
-        without any weights no file is named. `module` itself stays unchanged. Raises
-        DistIRError if a file cannot be written.
+        The written program names the file of weights. Parameters without values are not
+        in that file. Without any weights there is no such file. `module` stays
+        unchanged. Raises DistIRError if a file cannot be written.
         """
         path = Path(path)
         with attributes_kept(self.module):
@@ -134,12 +134,13 @@ class ImportedModel:
 
 def joined_models(models: Mapping[str, ImportedModel]) -> ImportedModel:
     """
-    Returns one program with the entries `models`, by name, and the weights of all. The
-    given models are used up.
+    Returns one program with an entry for each of `models`, named by its key, and with
+    all weights. The given models must not be used afterwards.
 
-    Parameters of the same name are one for all entries. So are constants, unless their
-    types or values differ: then the later entry's constant gets another name. Raises
-    DistIRError if entries share an argument of another role that differs.
+    Entries share parameters of the same name. They also share constants of the same
+    name if type and value are equal; otherwise the constant of the later entry is
+    renamed. Raises DistIRError if an argument with another role differs between
+    entries.
     """
     sources = _named_apart(models)
     notes = dict.fromkeys(note for model in models.values() for note in model.notes)
@@ -153,8 +154,8 @@ _Source = tuple[Mapping[str, npt.NDArray[Any]], str]
 
 def _named_apart(models: Mapping[str, ImportedModel]) -> dict[str, _Source]:
     """
-    Renames constants, in place, that have the name of a constant of an earlier entry
-    but another type or other values. Returns the source of each weight, by its name.
+    Renames, in place, each constant that has the name of an earlier entry's constant
+    but another type or value. Returns the source of each weight by its name.
     """
     sources: dict[str, _Source] = {}
     constants: dict[str, Attribute] = {}
@@ -182,13 +183,13 @@ def _named_apart(models: Mapping[str, ImportedModel]) -> dict[str, _Source]:
 
 
 def _are_equal(first: _Source, second: _Source) -> bool:
-    """Whether two weights have the same type and, bit by bit, the same values."""
+    """Whether two weights have the same type and bitwise equal values."""
     a, b = (np.asarray(weights[name]) for weights, name in (first, second))
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 class _WeightsOf(Mapping[str, npt.NDArray[Any]]):
-    """Weights by name, each looked up in its source."""
+    """A mapping from names to weights that looks up each weight in its own source."""
 
     def __init__(self, sources: Mapping[str, _Source]):
         self._sources = sources

@@ -1,6 +1,6 @@
 """
-What the inference programs of all frontends have in common: their entries, the inputs
-of the entries, and the cache that one entry passes to the other.
+The common parts of all inference programs: their entries, the inputs of the entries,
+and the cache that one entry passes to the other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ The value that generation passes to each input of a step, by the name of the inp
 class Paging:
     """
     The pages of a cache: `pools` pools of `pages` pages each, and `size` tokens in a
-    page. The sequences are divided over the pools evenly and in order.
+    page. The pools share the sequences evenly and in order.
     """
 
     pools: int
@@ -55,9 +55,9 @@ class Paging:
 class ServingSizes:
     """
     The sizes of an inference program: `batch` sequences, a cache of `cache` tokens for
-    each, and prompts of at most `prompt` tokens. In an encoder-decoder the cache is
-    that of generated tokens; keys and values of the prompts are kept besides. With
-    `paging`, the keys and values of layers that attend to all tokens are in pages.
+    each, and prompts of at most `prompt` tokens. In an encoder-decoder, the cache holds
+    only generated tokens; keys and values of the prompts are kept apart. With `paging`,
+    layers that attend to all tokens keep keys and values in pages.
     """
 
     batch: int
@@ -73,7 +73,7 @@ class ServingSizes:
     @property
     def slots(self) -> int:
         """
-        The number of tokens of a sequence for which there are places: `cache`, rounded
+        The number of tokens of a sequence that the cache has room for: `cache`, rounded
         up to whole pages.
         """
         return self.cache if self.paging is None else self.columns * self.paging.size
@@ -102,8 +102,9 @@ def serving_sizes(
     """
     Returns the sizes given by the options `--batch`, `--cache`, `--prompt`,
     `--page-size`, `--pages` and `--pools`, in sequences, tokens and pages. With
-    `has_encoder`, a prompt may be longer than the cache, because it is not stored
-    there. Raises DistIRError if `cache` is None, or if options do not fit together.
+    `has_encoder`, a prompt may be longer than the cache, because the cache does not
+    hold prompts. Raises DistIRError if `cache` is None, or if options do not fit
+    together.
     """
     if cache is None:
         raise DistIRError(
@@ -157,9 +158,10 @@ def mark_inputs(
 ) -> None:
     """
     Sets attributes on each input of an entry: the value that generation passes to it,
-    and the number of tokens in the cache as its limit, or the sizes of the pages. `start` is the token with which
-    the decoder of an encoder-decoder begins; None stands for a decoder alone. The
-    padding of an encoder-decoder is limited by its prompts, which are not in the cache.
+    and its limit in tokens or the sizes of the pages. The limit is the size of the
+    cache; for the padding of an encoder-decoder it is the length of the prompts.
+    `start` is the first token of the decoder of an encoder-decoder, and None for other
+    models.
     """
     attributes = argument_attributes(function)
     for own, role, name in zip(
@@ -180,7 +182,7 @@ def mark_inputs(
 
 def mark_new_caches(function: FuncOp, names: Sequence[str]) -> None:
     """
-    Marks the results after the logits as those that replace the arguments `names`.
+    Marks the results after the logits as new values of the arguments `names`, in order.
     """
     results = result_attributes(function)
     for result, name in zip(results[1:], names, strict=True):

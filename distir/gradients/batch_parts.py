@@ -1,4 +1,4 @@
-"""The parts of a batch that batch normalisation takes statistics of."""
+"""The parts of a batch for which batch normalisation computes separate statistics."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from distir.errors import DistIRError
 @dataclass(frozen=True)
 class BatchParts:
     """
-    The parts of a batch that have statistics of their own. A part holds the samples of
-    one of `devices` data-parallel devices in one of `micro_batches` micro-batches.
+    The parts of a batch with separate statistics. A part holds the samples of one of
+    `devices` data-parallel devices in one of `micro_batches` micro-batches.
     """
 
     devices: int = 1

@@ -1,6 +1,6 @@
 """
 Rewrites batch normalisation in training mode as ops that compute the statistics and ops
-that use them.
+that normalise with them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from distir.program import (
 @dataclass(frozen=True)
 class Update:
     """
-    The change of a running statistic in a step: the new value is `left` times the old
-    one plus `moved`.
+    The change of a running statistic in a step: its new value is `left` times the old
+    value plus `moved`.
     """
 
     left: float
@@ -65,13 +65,14 @@ def _builder_at(place: InsertPoint, scope: Attribute | None) -> GradientBuilder:
 def write_out(op: OnnxOp, parts: BatchParts) -> list[Update]:
     """
     Replaces a batch normalisation in training mode by ops that compute the batch's mean
-    and variance and a batch normalisation that takes them. With several parts, the
-    replacement is `train.ghost_batch_norm`.
+    and variance, and a batch normalisation with this mean and variance. With several
+    parts, the replacement is `train.ghost_batch_norm`.
 
     Returns the updates of the running statistics. As in PyTorch, their variance divides
-    by the number of values minus one. Returns none if the program itself uses the new
-    running statistics, which are then computed in the program. Raises DistIRError if
-    the batch does not divide into the parts, or if a channel has only one value.
+    by the number of values minus one. Returns an empty list if the program itself uses
+    the new running statistics, which are then computed in the program. Raises
+    DistIRError if the batch does not divide into the parts, or if a channel has only
+    one value.
     """
     sizes = shape(op.operands[0])
     own = any(result.uses for result in op.results[1:])
@@ -101,8 +102,8 @@ def write_out(op: OnnxOp, parts: BatchParts) -> list[Update]:
 
 def _of_batch(op: OnnxOp, count: int, build: GradientBuilder) -> list[Update]:
     """
-    Replaces a batch normalisation by one with the mean and variance of the whole batch,
-    and returns the updates of the running statistics.
+    Replaces a batch normalisation by a batch normalisation with the mean and variance
+    of the whole batch. Returns the updates of the running statistics.
     """
     x, scale, bias, *running = op.operands
     own = any(result.uses for result in op.results[1:])
@@ -134,8 +135,8 @@ def _of_parts(
 ) -> list[Update]:
     """
     Replaces a batch normalisation by one with the statistics of each part. Returns the
-    updates of the running statistics on PyTorch's first device: each micro-batch moves
-    them by the momentum.
+    updates of the running statistics on PyTorch's first device, where each micro-batch
+    moves the statistics by the momentum.
     """
     x, scale, bias, *running = op.operands
     epsilon, momentum = op.attribute("epsilon"), decimal(op.attribute("momentum"))
@@ -180,8 +181,8 @@ class RunningStatistics:
 
     def write_out(self, function: FuncOp) -> None:
         """
-        Rewrites the batch normalisations of `function`. The functions that it calls
-        must have been rewritten before.
+        Rewrites the batch normalisations of `function`. Call this first for the
+        functions that it calls.
         """
         current: dict[SSAValue, Update] = {}
         for op in list(function.body.block.ops):
@@ -218,7 +219,7 @@ class RunningStatistics:
     def _of_call(self, call: CallOp) -> list[tuple[SSAValue, Update]]:
         """
         Adds the further results of the called function to `call`. Returns the operands
-        that they update, with the updates.
+        that these results update, each with its update.
         """
         name = call.callee.string_value()
         updated = self.updated.get(name)

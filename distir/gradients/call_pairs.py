@@ -1,7 +1,7 @@
 """
-Records in a differentiated program which forward each backward function belongs to, and
-which values of the forward it takes. Calls of a forward can then be matched with calls
-of its backward.
+Records in a differentiated program, for each backward function, its forward function
+and the forward's values that it takes. Calls of a forward can then be matched with
+calls of its backward.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CallPair:
 def saved_values(backward: FuncOp) -> list[tuple[str, int]]:
     """
     Returns the values of the forward that the first arguments of a backward function
-    hold, as pairs of a kind ("argument" or "result") and an index.
+    hold, each as a kind ("argument" or "result") and an index.
     """
     attr = backward.attributes.get(SAVED)
     if not isinstance(attr, ArrayAttr):
@@ -49,9 +49,9 @@ def describe_backward(
     backward: FuncOp, forward: FuncOp, saved: Iterable[tuple[str, int]]
 ) -> None:
     """
-    Records on `backward` that it is the backward of `forward`, and that its first
-    arguments hold the values `saved` of the forward. The function `saved_values` reads
-    this record.
+    Records on `backward` that it belongs to `forward`, and that its first arguments
+    hold the forward's values `saved`. Each of these is a kind ("argument" or "result")
+    and an index.
     """
     backward.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
     backward.attributes[SAVED] = ArrayAttr(
@@ -79,10 +79,10 @@ def _forward_of(
     call: CallOp, backward: FuncOp, taken: Container[CallOp]
 ) -> CallOp | None:
     """
-    Returns the forward call that `call`, a call of the function `backward`, belongs to.
-    It is the call whose arguments and results `call` takes. Several calls can match
-    only if they compute the same; each is used once (`taken`). Returns None if
-    `backward` is not a backward function.
+    Returns the forward call that `call`, a call of the function `backward`, belongs to:
+    the call whose arguments and results `call` takes. Several calls can match only if
+    they compute the same; each is used once (`taken`). Returns None if `backward` is
+    not a backward function.
     """
     name = backward.attributes.get(FORWARD)
     saved = list(zip(saved_values(backward), call.operands, strict=False))
@@ -111,8 +111,8 @@ def _forward_of(
 
 def renumber_saved(module: ModuleOp, name: str, kept: Sequence[int]) -> None:
     """
-    Adapts the backwards of the forward function `name` after its results were reduced
-    to those with the indices `kept`.
+    Adapts the backwards of the forward function `name` to the removal of its results:
+    only the results with the indices `kept` remain.
     """
     known = functions(module)
     for function in known.values():

@@ -40,8 +40,8 @@ class GradientTypes:
         self, gradient: SSAValue, value: SSAValue, build: GradientBuilder
     ) -> SSAValue:
         """
-        Returns `gradient`, a gradient of `value`, cast to the type that gradients of
-        `value` have.
+        Returns `gradient`, a gradient of `value`, cast to the type of gradients of
+        `value`.
         """
         type_ = self.of(value)
         if gradient.type == type_:
@@ -54,8 +54,8 @@ class GradientTypes:
 
     def zeros(self, value: SSAValue, build: GradientBuilder) -> SSAValue:
         """
-        Returns a zero gradient of `value`. It is broadcast from a scalar, so that it
-        takes no space in the text of the program.
+        Returns a zero gradient of `value`, broadcast from a scalar to keep the text of
+        the program short.
         """
         type_ = self.of(value)
         assert isinstance(type_, TensorType)

@@ -2,9 +2,9 @@
 Gradients of users' kernels.
 
 By default, a backward recomputes the kernel's reference and differentiates it. With
-`autograd`, or with a gradient function of the user, the gradient is a kernel of its
-own. The reference of the gradient kernel is the backward of the original reference. Its
-sharding rule is proved and its work is counted as for any other kernel.
+`autograd`, or with a gradient function of the user, the gradient is a separate kernel.
+The reference of the gradient kernel is the backward of the original reference. As for
+any other kernel, its sharding rule is proved and its work is counted.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class KernelGradients:
     ) -> list[SSAValue | None]:
         """
         Adds the ops that compute the gradients of the operands of a call at the indices
-        `wanted`. `gradient` is the gradient of its result. Returns one gradient per
-        operand, or None if no gradient flows to it.
+        `wanted`. `gradient` is the gradient of the call's result. Returns one gradient
+        per operand, or None for an operand without a gradient.
         """
         kernel = kernel_of(self._module, op)
         if kernel.gradient is None:
@@ -84,8 +84,8 @@ class KernelGradients:
     def kernel(self, kernel: KernelDefOp, wanted: Sequence[int]) -> KernelDefOp:
         """
         Returns the kernel that computes the gradients of the arguments `wanted` of
-        `kernel`, which must define a gradient function. The kernel of the gradients is
-        added to the module if it is not there yet.
+        `kernel`, which must define a gradient function. Adds that kernel to the module
+        if it is not there yet.
         """
         key = kernel.symbol, tuple(wanted)
         if key not in self._made:
@@ -104,8 +104,8 @@ class KernelGradients:
     ) -> tuple[Block, list[int]]:
         """
         Returns the backward of a kernel's reference, and the indices of the arguments
-        whose gradients it returns. The backward is a block whose arguments are those of
-        the reference and the gradient of its result.
+        whose gradients the backward returns. The backward is a block that takes the
+        reference's arguments and the gradient of its result.
         """
         block = kernel.reference.clone().detach_block(0)
         end = block.last_op

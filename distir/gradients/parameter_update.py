@@ -1,6 +1,6 @@
 """
-The update of one parameter while an optimizer adds it to a training step: the values
-that it works on, and the states that it keeps from step to step.
+The update of one parameter while an optimizer adds it to a training step: its inputs,
+and its states, which persist from step to step.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ ones would save little, and cost a conversion each.
 
 def updated(value: SSAValue, name: str) -> Result:
     """
-    Returns `value` as a result that replaces the argument called `name` in the next
-    step.
+    Returns `value` as a result of the step that replaces the argument called `name` in
+    the next step.
     """
     return value, {NAME: NAME.attr(name), UPDATES: UPDATES.attr(name)}
 
@@ -66,10 +66,10 @@ class ParameterUpdate:
     """
     The update of the parameter `name`, added to `step`.
 
-    - `parameter`: the values to update: the parameter, or its f32 master copy;
+    - `parameter`: the value to update: the parameter, or its f32 master copy;
     - `gradient`: its gradient, which may be narrower;
     - `counter`: the number of steps done so far, an i64 scalar;
-    - `defaults`: the settings of the optimizer where the options have none;
+    - `defaults`: the optimizer's settings for options that the user did not set;
     - `states`: the results of the step that replace states.
     """
 
@@ -86,7 +86,7 @@ class ParameterUpdate:
 
     @property
     def build(self) -> GradientBuilder:
-        """Appends ops at the end of the training step."""
+        """The builder that appends ops at the end of the training step."""
         return GradientBuilder(self.step.insert, None)
 
     @property
@@ -120,11 +120,11 @@ class ParameterUpdate:
         self, kind: str, *, signed: bool = True, sizes: tuple[int, ...] | None = None
     ) -> SSAValue:
         """
-        Adds the state `<name>.<kind>` and returns its value, in the type that the
-        parameter is updated in. The option `state_dtype` determines the type in which
-        it is stored. `signed` tells whether it may be negative. `sizes` is its shape,
-        if that differs from the parameter's shape. Such a state is small, and is stored
-        in 32 bits or more.
+        Adds the state `<name>.<kind>` and returns its value, in the type in which the
+        parameter is updated. The option `state_dtype` determines the type in which it
+        is stored. `signed` tells whether it may be negative. `sizes` is its shape, if
+        that differs from the parameter's shape. Such a state is small, and is stored in
+        32 bits or more.
         """
         if sizes is not None:
             wide = f32 if self._is_narrow else element_type(self.parameter)
@@ -172,7 +172,7 @@ class ParameterUpdate:
     def check_one_tensor(self) -> None:
         """
         Raises DistIRError if the parameter holds several tensors of the source model,
-        each of which has a norm of its own.
+        because each of them has its own norm.
         """
         if self.name in self.step.repacked:
             raise DistIRError(
@@ -204,8 +204,8 @@ class ParameterUpdate:
         self, kind: str, type_: Attribute, *, is_alike: bool = True
     ) -> SSAValue:
         """
-        Adds the argument `<name>.<kind>`. `is_alike` tells whether it has the
-        parameter's shape.
+        Adds the argument `<name>.<kind>` of type `type_` and returns it. `is_alike`
+        tells whether the argument has the parameter's shape.
         """
         own: dict[str, Attribute] = {OF: OF.attr(self.name)}
         repacked = self.step.repacked.get(self.name)
@@ -235,9 +235,8 @@ def with_master(update: ParameterUpdate) -> None:
 class Optimizer:
     """
     An optimizer. `update` adds a step of one parameter and returns the new parameter.
-    `defaults` are the settings that apply if the user gives none, by the names of
-    options. `counts_steps` tells whether the optimizer needs the number of steps done
-    so far.
+    `defaults` are the default settings, by the names of options. `counts_steps` tells
+    whether the optimizer needs the number of steps done so far.
     """
 
     update: Callable[[ParameterUpdate], SSAValue]
@@ -253,7 +252,10 @@ def optimizer(
 ) -> Callable[
     [Callable[[ParameterUpdate], SSAValue]], Callable[[ParameterUpdate], SSAValue]
 ]:
-    """Registers the function that adds a step of the optimizer called `name`."""
+    """
+    Returns a decorator for the function that adds a step of an optimizer. The decorator
+    registers the function under `name`.
+    """
 
     def register(
         update: Callable[[ParameterUpdate], SSAValue],

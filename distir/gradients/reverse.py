@@ -4,10 +4,10 @@ Reverse-mode differentiation of functions.
 A called function `@f` becomes a pair of functions. `@f_forward` returns the results of
 `@f` and then the residuals that the backward needs. `@f_backward` takes the residuals
 and the gradients of the results, and returns the gradients of the arguments. A layer
-that is called many times stays one function. Arguments of `@f` that the backward needs
-are passed to it again. Constants are repeated in it. The backward records the values
-that it takes (`call_pairs`), so that `activation-checkpoint` can later turn residuals
-into recomputation.
+that is called many times stays one function. The backward also takes the arguments of
+`@f` that it needs, and repeats constants. It records the values that it takes
+(`call_pairs`), so that `activation-checkpoint` can later turn residuals into
+recomputation.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _first_uses(
 ) -> dict[SSAValue, Operation]:
     """
     Returns the values of the forward `block` that its backward `body` needs, each with
-    the op of `body` before which it must be available. The backward needs values
+    the op of `body` before which the value must be available. The backward needs values
     directly, or to recompute the results of `prepared` ops.
     """
     place = {op: i for i, op in enumerate(body.ops)}
@@ -171,8 +171,8 @@ def _block_of(value: SSAValue) -> Block | None:
 def recomputed(op: Operation, known: Mapping[SSAValue, SSAValue]) -> Operation:
     """
     Returns a copy of an op of a forward, for its backward. `known` maps values of the
-    forward to those of the backward. The copy has the attribute `dist.recomputed` if it
-    is a call or has floating-point operations.
+    forward to values of the backward. The copy has the attribute `dist.recomputed` if
+    it is a call or has floating-point operations.
     """
     copy = op.clone({v: known[v] for v in op.operands if v in known})
     if isinstance(op, CallOp) or rule_for(op).flops:
@@ -182,10 +182,10 @@ def recomputed(op: Operation, known: Mapping[SSAValue, SSAValue]) -> Operation:
 
 def recompute_marked(ops: Sequence[Operation], body: Block) -> None:
     """
-    Makes a backward `body`, which still uses values of its forward, recompute the
-    results of ops that have the attribute `dist.recompute`. `ops` are the forward's
-    ops. The backward then needs the operands of these ops instead. The attribute is
-    removed.
+    Makes a backward `body` recompute the results of forward ops with the attribute
+    `dist.recompute`, and removes the attribute. `ops` are the forward's ops, whose
+    values `body` still uses. The backward then needs the operands of the recomputed
+    ops.
     """
     marked = {
         op for op in ops if RECOMPUTE in op.attributes and not isinstance(op, CallOp)
@@ -225,7 +225,8 @@ class Pair:
 
     - `saved`: the first arguments of the backward: arguments and results of the
       forward, by index; the residuals are the forward's last results;
-    - `results`: the results whose gradients the backward takes next, by index;
+    - `results`: the forward's results whose gradients the backward takes next, by
+      index;
     - `arguments`: the arguments whose gradients the backward returns, by index.
     """
 
@@ -242,8 +243,8 @@ Key = tuple[str, tuple[int, ...]]
 
 class ReverseMode:
     """
-    Differentiates the functions of one module. Each pair of forward and backward is
-    made once.
+    Differentiates the functions of one module. It makes each pair of forward and
+    backward once.
     """
 
     def __init__(self, module: ModuleOp, types: GradientTypes):
@@ -299,8 +300,8 @@ class ReverseMode:
         self, block: Block, active: dict[SSAValue, None]
     ) -> dict[CallOp, Pair]:
         """
-        Makes a body keep the values that gradients need. Active ops are replaced by
-        their training forms, and active calls by calls of the forwards of their pairs.
+        Makes a body keep the values that gradients need: replaces active ops by their
+        training forms, and active calls by calls of the forwards of their pairs.
         Extends `active`, and returns the pair of each call.
         """
         take_training_forms(block, active)
@@ -329,9 +330,9 @@ class ReverseMode:
     ) -> None:
         """
         Builds the backward of the forward `ops`, from the last op to the first.
-        `gradients` holds the gradients of the results, and is extended with those of
-        all active values. `pairs` holds the pair of each call. Raises DistIRError if an
-        op has no gradient.
+        `gradients` holds the gradients of the results; the gradients of all active
+        values are added to it. `pairs` holds the pair of each call. Raises DistIRError
+        if an op has no gradient.
         """
         for op in reversed(ops):
             if not any(r in gradients for r in op.results):
@@ -477,5 +478,5 @@ class ReverseMode:
 
 
 def _statistics(function: FuncOp) -> set[int]:
-    """Returns the indices of a function's results that no gradient flows back from."""
+    """Returns the indices of a function's results that pass no gradient back."""
     return {i for i, own in enumerate(result_attributes(function)) if STATISTIC in own}

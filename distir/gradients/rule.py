@@ -85,8 +85,8 @@ def _named(value: SSAValue) -> str:
 
 class GradientBuilder:
     """
-    Builds the ops of a backward: appends them in order. Ops without a scope get that of
-    the forward op, and all get its location.
+    Builds the ops of a backward, and appends them in order. Ops without a scope get the
+    forward op's scope, and all ops get its location.
     """
 
     def __init__(
@@ -165,8 +165,8 @@ class GradientBuilder:
 
     def sum_to(self, gradient: SSAValue, target: SSAValue) -> SSAValue:
         """
-        Returns a gradient of `target`'s shape: `gradient` summed over the dimensions
-        along which `target` was broadcast.
+        Returns `gradient` summed over the dimensions along which `target` was
+        broadcast. The result has the shape of `target`.
         """
         have, want = shape(gradient), shape(target)
         if have == want:
@@ -181,9 +181,8 @@ class GradientBuilder:
 
     def cast(self, value: SSAValue, like: SSAValue) -> SSAValue:
         """
-        Returns `value` in the element type of `like`. The op is a Cast. Unlike a
-        CastLike, it does not have `like` as an operand, which thus need not be kept for
-        the backward.
+        Returns `value` cast to the element type of `like`. Unlike a CastLike, the Cast
+        does not have `like` as an operand, so the backward need not keep `like`.
         """
         assert isinstance(value.type, TensorType) and isinstance(like.type, TensorType)
         if value.type.element_type == like.type.element_type:
@@ -232,9 +231,8 @@ op.
 
 def take_training_forms(block: Block, active: dict[SSAValue, None]) -> None:
     """
-    Replaces each operator of `block` that gradients flow through with its training
-    form, if it has one. `active` holds the values that gradients flow to. It is
-    updated.
+    Replaces each operator of `block` that gradients flow through by its training form,
+    if it has one. `active` holds the values that gradients flow to, and is updated.
     """
     for op in list(block.ops):
         if not isinstance(op, OnnxOp) or not any(r in active for r in op.results):
@@ -259,9 +257,9 @@ SingleRule = Callable[[OnnxOp, SSAValue, GradientBuilder], Gradients]
 
 def onnx_gradient(*names: str) -> Callable[[SingleRule], SingleRule]:
     """
-    Registers the gradient rule of ONNX operators whose first result alone has a
-    gradient. Names are without `onnx.`. The rule is called with the gradient of the
-    first result, and may leave out Nones at the end of its list.
+    Returns a decorator that registers the gradient rule of ONNX operators `names`
+    (without `onnx.`) whose first result alone has a gradient. The rule takes the
+    gradient of the first result, and may leave out Nones at the end of its list.
     """
 
     def register(function: SingleRule) -> SingleRule:

@@ -1,4 +1,7 @@
-"""The entry function while it is turned from a forward program into a training step."""
+"""
+The entry function while `differentiate` turns it from a forward program into a training
+step.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ from distir.program.repacking import repacked_arguments
 
 class TrainingStep:
     """
-    Adds arguments, ops and results to an entry function that is being turned from a
-    forward program into a training step.
+    Adds arguments, ops and results to an entry function, to turn a forward program into
+    a training step.
     """
 
     def __init__(self, module: ModuleOp):
@@ -53,11 +56,10 @@ class TrainingStep:
         position: int | None = None,
     ) -> SSAValue:
         """
-        Adds an argument and returns it. It has the given role, name and further
-        attributes, and is by default the last argument. The function's type and
-        argument attributes are updated later, in `finish`, because an update per
-        argument would be slow; if the argument is not the last, they are updated at
-        once. Raises DistIRError if the name is taken.
+        Adds an argument with the given role, name and further attributes, by default as
+        the last argument, and returns it. Raises DistIRError if the name is taken.
+        `finish` later updates the function's type and argument attributes, because an
+        update per argument would be slow. With a `position`, both are updated at once.
         """
         if name in self._taken:
             raise DistIRError(
@@ -82,13 +84,16 @@ class TrainingStep:
     ) -> SSAValue | None:
         """
         Returns the argument that `result` replaces in the next step, or None if it
-        replaces none.
+        replaces no argument.
         """
         name = UPDATES.of(result[1])
         return None if name is None else self.block.args[self.names.index(name)]
 
     def counter(self) -> SSAValue | None:
-        """The argument that counts the steps done so far, or None if there is none."""
+        """
+        The argument that counts the steps done so far, or None if the step has no
+        counter.
+        """
         for arg, attributes in zip(self.block.args, self.attributes, strict=True):
             if COUNTER in attributes:
                 return arg

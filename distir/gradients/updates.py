@@ -1,4 +1,6 @@
-"""The optimizer's part of a training step: clipping, and the update of each parameter."""
+"""
+The optimizer's part of a training step: clipping, and the update of each parameter.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ def add_updates(
 ) -> list[Result]:
     """
     Adds the update of each parameter to the step, and returns the results to add to the
-    step. With the optimizer "none", these are the gradients. Raises DistIRError if the
-    optimizer cannot update a parameter.
+    step. With the optimizer "none", returns the gradients as results. Raises
+    DistIRError if the optimizer cannot update a parameter.
     """
     names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
     if options.optimizer == "none":

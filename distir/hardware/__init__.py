@@ -56,8 +56,8 @@ def built_in_or_file(
     """
     Returns the path of a built-in or a user's file. If `name` is one of the built-in
     `names`, this is the file `name` in `folder`, with the suffix `suffix`. Otherwise it
-    is the file at the path `name`. Raises DistIRError if there is no such file; `what`
-    is the message's word for the contents of the file.
+    is the file at the path `name`. Raises DistIRError if there is no such file; in the
+    message, the word `what` describes the contents of the file.
     """
     if name in names:
         return folder / f"{name}{suffix}"

@@ -33,7 +33,7 @@ class ClusterDescription:
         nics_per_node: The number of network adapters of each node; None for one per
             device. If there are fewer adapters than devices, the devices of a node
             share them.
-        nic_kind: What the network is, such as infiniband, roce or ethernet; None for
+        nic_kind: The kind of network, such as infiniband, roce or ethernet; None for
             the network of the built-in cluster with this kind of device.
         link: The bandwidth from a device to the others of its node, in bytes/s per
             direction; None for the bandwidth in the built-in cluster with this kind of
@@ -80,8 +80,8 @@ class ClusterDescription:
 
     def _links(self, originals: Sequence[LinkOp], size: int) -> list[LinkOp]:
         """
-        Returns the levels of links of the cluster, innermost first. `originals` are
-        those of the built-in cluster with the same kind of device.
+        Returns the levels of links of the cluster, innermost first. `originals` are the
+        links of the built-in cluster with the same kind of device.
         """
         node, original = self.devices_per_node, originals[0]
         rate = original.bandwidth.value.data if self.link is None else self.link

@@ -1,8 +1,9 @@
 """
 The classes that implement ops of other dialects for the reference interpreter.
 
-They are registered here and not with the interpreter, because their modules also state
-what ops cost, which programs that only simulate need.
+This registry is separate from the interpreter, so that a module can register its ops
+without importing the interpreter. Such modules also define op costs, and programs that
+only simulate import them for these.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def random_arguments(
 
 def _repacked(repacked: Repacked, type_: Attribute, role: str, seed: int) -> Array:
     """
-    Returns the value of an argument that packs several tensors. Each packed tensor has
-    the value that it would have as an argument of its own.
+    Returns the value of an argument that packs several tensors into one. Each packed
+    tensor has the value that it would have as an argument of its own.
     """
     parts: dict[str, Array] = {}
     for name, size in zip(repacked.names, repacked.sizes, strict=True):

@@ -1,6 +1,6 @@
 """
-Ops in which devices exchange values while they compute. Each device of a group runs in
-its own thread.
+Runs ops in which devices exchange values while they compute. Each device of a group
+runs in its own thread.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Peers:
 
 class _Meeting:
     """
-    The place where `size` devices of a group exchange arrays. The last dimension is
-    dealt out to the devices in runs of `run` elements. If `run` is None, each device
-    gets one contiguous block.
+    The place where `size` devices of a group exchange arrays. When a sum is scattered,
+    its last dimension is dealt out to the devices in runs of `run` elements. If `run`
+    is None, each device gets one contiguous block.
     """
 
     def __init__(self, size: int, run: int | None):
@@ -112,7 +112,7 @@ returns its results.
 def _group_axes(op: Operation) -> tuple[str, ...]:
     """
     Returns the mesh axes over which devices exchange values for `op`, an op in its
-    local form. Returns none if the op is not registered as a joint op.
+    local form. Returns an empty tuple if the op is not registered as a joint op.
     """
     axes = op.properties.get("axes")
     if joint_op.get(op.name) is None or not isinstance(axes, ArrayAttr):
@@ -125,8 +125,8 @@ def run_together(
 ) -> list[PythonValues]:
     """
     Runs a joint op on the devices of one group, and returns the results of each device.
-    `members` holds, for each device, the op in its local form and the operands. If a
-    device raises an exception, it is raised.
+    `members` holds, for each device, the op in its local form and the operands. Raises
+    the exception of a device that fails.
     """
     first, _ = members[0]
     run, function = first.properties.get("run"), joint_op.get(first.name)

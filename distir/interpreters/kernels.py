@@ -85,9 +85,9 @@ def mean(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.HardSwish")
 def hard_swish(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Computes `x * clip(x + 3, 0, 6) / 6`. `onnx.reference` multiplies by a sixth in 32
-    bits, even if `x` has 64. The order of the factors is PyTorch's, so the largest
-    numbers overflow as they do there.
+    Computes `x * clip(x + 3, 0, 6) / 6` in the order of PyTorch, so that the largest
+    numbers overflow as in PyTorch. `onnx.reference` multiplies by a sixth in 32 bits,
+    even if `x` has 64.
     """
     x = inputs[0].astype(np.promote_types(inputs[0].dtype, np.float32))
     return [(x * np.clip(x + 3, 0, 6) / 6).astype(inputs[0].dtype)]
@@ -185,8 +185,8 @@ def _normalized(op: OnnxOp, x: Array, centered: bool) -> tuple[Array, Array, Arr
 @kernel("onnx.LayerNormalization")
 def layer_normalization(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """
-    Computes a layer norm, because `onnx.reference` supports only one stash type and
-    computes in half precision instead of it.
+    Computes a layer norm in the op's stash type. `onnx.reference` supports only one
+    stash type, and computes in half precision for the others.
     """
     x, scale = inputs[:2]
     bias = inputs[2] if len(inputs) > 2 else None

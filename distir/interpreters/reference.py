@@ -146,7 +146,8 @@ def _computed(
 
 def _typed(op: Operation, index: int, value: Any, type_: Attribute) -> Any:
     """
-    Returns `value` as an array of the type of the result `index`, if that is a tensor.
+    Returns `value` as an array of the type of the result `index`. If that type is not a
+    tensor type, `value` is returned unchanged.
     """
     if not isinstance(type_, TensorType):
         return value
@@ -400,9 +401,8 @@ class ReferenceInterpreter(Interpreter):
         op: Operation, inputs: PythonValues, mesh: Mesh
     ) -> list[str]:
         """
-        Returns the mesh axes along which devices may compute different results for
-        `op`. They are the axes of its operands' and results' layouts, or all axes if an
-        operand is not a tensor.
+        Returns the mesh axes along which the results of `op` may differ: the axes of
+        its operands' and results' layouts, or all axes if an operand is not a tensor.
         """
         if any(isinstance(value, PerDevice) for value in inputs):
             return [axis for axis, _ in mesh.axes]

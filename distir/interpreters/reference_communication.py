@@ -155,8 +155,8 @@ class CommunicationFunctions(InterpreterFunctions):
         self, interpreter: Interpreter, op: RootedOp, args: PythonValues
     ) -> OpImplResult:
         """
-        Runs a collective with a root. Either before or after it, a single device holds
-        the whole value.
+        Runs a collective with a root device. Before or after the collective, only this
+        device holds the value.
         """
         source = self._distributed(op, args[0])
         return self._result(

@@ -1,4 +1,4 @@
-"""Runs one program for all ranks: every op on all ranks, then the next op."""
+"""Runs one program for all ranks. Each op runs on all ranks before the next op runs."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ def runner_for_all_ranks(
     module: ModuleOp, function: FuncOp, run_op: RunOp
 ) -> Callable[[Sequence[Any]], list[Any]]:
     """
-    Returns a function that runs `function` of one program for all ranks on all devices
-    of its mesh. It takes and returns global arrays, in the shapes of the source model;
-    `dist.layout` of arguments and results divides them among the ranks. `run_op` runs
-    one op on one rank. Raises DistIRError if an argument or result has no layout, and
-    when it runs, if arguments do not fit or the ranks of a group do not agree.
+    Returns a function that runs `function`, of one program for all ranks, on all
+    devices of its mesh. It takes and returns global arrays, in the shapes of the source
+    model; `dist.layout` of arguments and results divides the arrays among the ranks.
+    `run_op` runs one op on one rank.
+
+    Raises DistIRError if an argument or result has no layout. The returned function
+    raises it if its arguments do not fit, or if the ranks of a group do not agree.
     """
     types = function.function_type
     known = meshes(module)
@@ -82,7 +84,10 @@ def runner_for_all_ranks(
 
 @dataclass(frozen=True)
 class _Whole:
-    """An argument or a result as a whole: its global shape, layout, mesh and form."""
+    """
+    An argument or a result as a whole: its global shape, layout, mesh and form in the
+    source model.
+    """
 
     shape: tuple[int, ...]
     layout: Layout
@@ -110,7 +115,10 @@ class _Whole:
         return _Whole(shape, layout, mesh, source_form_of(whole, dict(attributes)))
 
     def taken(self, value: Any) -> list[Array]:
-        """Returns the part of each rank. `value` is in the form of the source model."""
+        """
+        Returns the parts of `value` on each rank. `value` is in the form of the source
+        model.
+        """
         array = np.asarray(value)
         if self.form is not None:
             array = self.form.stored(array)
@@ -137,8 +145,8 @@ class _Whole:
 
 class _Run:
     """
-    A run on `count` ranks. The values of a function are lists with the value on each
-    rank.
+    A run on `count` ranks. A value of a function is represented by a list with one
+    entry per rank.
     """
 
     def __init__(self, module: ModuleOp, run_op: RunOp, count: int):
@@ -196,8 +204,8 @@ class _Run:
 
 def _result(op: InSpmdForm, shards: Sequence[Array], position: int) -> Array:
     """
-    Returns the result of a collective on the rank at `position` of its group. `shards`
-    has the operands of all ranks of the group.
+    Returns the result of a collective on the rank at index `position` of its group.
+    `shards` holds the operands of all ranks of the group.
     """
     ranks = len(shards)
 

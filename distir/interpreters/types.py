@@ -1,8 +1,8 @@
 """
-The types interpreter. In place of each value of a program, it has the value's type.
+The types interpreter represents each value of a program by its type.
 
-Shapes are inferred by `onnx.shape_inference`, one op at a time. This cannot infer a
-shape that depends on the elements of a tensor; `distir.interpreters.mixed` can.
+`onnx.shape_inference` infers shapes, one op at a time. It cannot infer a shape that
+depends on the elements of a tensor; `distir.interpreters.mixed` can.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ class OnnxTypes(InterpreterFunctions):
 
 class TypesInterpreter(Interpreter):
     """
-    Interprets a program on types. Ops of `onnx` get inferred result types, and calls
-    the types that the called function returns. `dist.constrain` keeps the type of its
-    operand. All other ops have their declared result types.
+    Interprets a program on types. Ops of `onnx` get inferred result types. The results
+    of a call have the types that the called function returns. `dist.constrain` keeps
+    the type of its operand. All other ops have their declared result types.
     """
 
     def __init__(

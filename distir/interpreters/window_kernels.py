@@ -37,10 +37,10 @@ def _spacing(
 class Windows:
     """
     The positions of the windows of a convolution or pooling in each spatial dimension.
-    `pads` holds the padding (begin, end) of each dimension. `beyond` is the part of the
-    padding at the end that the op did not ask for. Ceil mode adds it; so does a padded
-    input that is too short for a window. ONNX rounds sizes toward 0, so one window
-    exists even if the padded input is shorter than the window by less than a stride.
+    `pads` holds the padding (begin, end) of each dimension. `beyond` is the additional
+    padding at the end that ceil mode adds, or that an input shorter than a window
+    needs. ONNX rounds sizes toward 0, so one window exists even if the padded input is
+    shorter than the window by less than a stride.
     """
 
     kernel: tuple[int, ...]
@@ -176,8 +176,8 @@ def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 class TransposedWindows:
     """
     The positions of the windows of a transposed convolution in its result. In each
-    spatial dimension, all windows together cover `extents` elements. The result is the
-    part of them that begins at `starts` and has `sizes` elements.
+    spatial dimension, all windows together cover `extents` elements. The result
+    consists of the `sizes` elements from index `starts` on.
     """
 
     strides: Sequence[int]

@@ -1,6 +1,6 @@
 """
-Compares the collectives that the simulator counts for a plan with those of the function
-that XLA compiled with the plan's shardings.
+Compares the collectives that the simulator counts for a plan with the collectives of
+the function that XLA compiled with the plan's shardings.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Message:
         over: The mesh axes over which it communicates, or for other groups of devices
             their size, such as `2 of 8`.
         bytes: The bytes that a device sends.
-        name: The op that it belongs to.
+        name: The name of the argument or op that the tensor comes from.
     """
 
     kind: str
@@ -52,7 +52,8 @@ class Message:
     @property
     def traffic(self) -> tuple[str, str, int]:
         """
-        The kind, the devices and the bytes. Two messages match if these are equal.
+        The kind, the devices and the bytes of the message. Two messages match if these
+        are equal.
         """
         return self.kind, self.over, self.bytes
 
@@ -60,14 +61,14 @@ class Message:
 @dataclass(frozen=True, eq=False)
 class Collectives:
     """
-    The collectives of a step: those that the simulator counts, and those of the function
-    that XLA compiled. `print` shows both, by kind and axes, and the single collectives
-    that only one of them has.
+    The collectives of a step, as simulated and in the function that XLA compiled.
+    `print` shows both, by kind and axes, and the single collectives that occur on only
+    one side.
 
     Attributes:
         simulated: The messages that the simulator counts for a device.
         compiled: The messages of a device in the compiled function, with the names that
-            JAX gave to the ops. A collective of several tensors is one for each.
+            JAX gave to the ops. A collective of several tensors has a message for each.
     """
 
     simulated: Sequence[Message]
@@ -85,7 +86,10 @@ class Collectives:
 
     @property
     def ratio(self) -> float:
-        """The bytes of the compiled function for each simulated byte."""
+        """
+        The number of bytes in the compiled function divided by the number of simulated
+        bytes.
+        """
         if not self.simulated_bytes:
             return 1.0 if not self.compiled_bytes else float("inf")
         return self.compiled_bytes / self.simulated_bytes
@@ -94,8 +98,8 @@ class Collectives:
     def only_simulated(self) -> Mapping[Message, int]:
         """
         The simulated messages for which the compiled function has no message of the
-        same kind, devices and bytes. The values are the numbers of such messages.
-        Messages that send the most come first.
+        same kind, devices and bytes, each with their number. Messages that send the
+        most come first.
         """
         return _unmatched(self.simulated, self.compiled)
 
@@ -103,8 +107,8 @@ class Collectives:
     def only_compiled(self) -> Mapping[Message, int]:
         """
         The compiled messages for which the simulation has no message of the same kind,
-        devices and bytes. The values are the numbers of such messages. Messages that
-        send the most come first.
+        devices and bytes, each with their number. Messages that send the most come
+        first.
         """
         return _unmatched(self.compiled, self.simulated)
 
@@ -157,7 +161,10 @@ def _row(message: Message, count: int) -> list[str]:
 
 
 def _unmatched(own: Sequence[Message], others: Sequence[Message]) -> dict[Message, int]:
-    """Returns the messages of `own` that are left when equal traffic is paired."""
+    """
+    Returns the messages of `own` that remain after pairs of equal traffic are removed,
+    each with their number.
+    """
     left = Counter(message.traffic for message in others)
     found: Counter[Message] = Counter()
     for message in own:
@@ -171,8 +178,8 @@ def _unmatched(own: Sequence[Message], others: Sequence[Message]) -> dict[Messag
 
 def compared(simulation: Simulation, mesh: Mesh, text: str) -> Collectives:
     """
-    Returns the collectives of a simulated program on `mesh` and of the compiled function
-    with the HLO `text`. Raises DistIRError for a text that cannot be read.
+    Returns the collectives of a simulated program on `mesh` and of the compiled
+    function with the HLO `text`. Raises DistIRError for a text that cannot be read.
     """
     recorder = _Recorder()
     simulation.run.follow(recorder)
@@ -193,8 +200,8 @@ def compared(simulation: Simulation, mesh: Mesh, text: str) -> Collectives:
 
 def _axes_by_groups(mesh: Mesh) -> dict[frozenset[frozenset[int]], str]:
     """
-    Returns the names of the axes over which each partition of the devices into groups
-    communicates. Devices are counted as JAX counts those of a plan's mesh.
+    Returns the names of the axes that communicate in each partition of the devices into
+    groups. Devices are numbered as in JAX's mesh of a plan.
     """
     sizes = [size for _, size in mesh.axes]
     numbers = np.arange(len(mesh.devices)).reshape(sizes)
@@ -211,7 +218,8 @@ def _axes_by_groups(mesh: Mesh) -> dict[frozenset[frozenset[int]], str]:
 
 class _Recorder(Follower):
     """
-    Records one message for each collective: that of the device that sends the most.
+    Records one message for each collective: the message of the device that sends the
+    most.
     """
 
     def __init__(self) -> None:
@@ -234,7 +242,7 @@ class _Recorder(Follower):
 
 
 def _source(value: SSAValue) -> str:
-    """Returns the name of the argument or op that a collective's tensor comes from."""
+    """Returns the name of the argument or op that computes a collective's tensor."""
     owner = value.owner
     while isinstance(owner, CollectiveOp):
         value = owner.operands[0]

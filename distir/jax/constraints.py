@@ -34,9 +34,9 @@ def layouts_inside(traced: TracedFunction, program: ModuleOp) -> dict[str, Layou
     - the last value of a scope that ops outside the scope use, under the scope's name.
       A scope is a `jax.named_scope` or a module of Flax.
 
-    A value is left out if the distributed program does not compute it, or if it has no
-    single layout that a sharding can express. This is so if its layouts differ from
-    layer to layer, if it is a partial sum, or if its layout is block-cyclic.
+    Leaves out a value that the distributed program does not compute, and a value
+    without a single layout that a sharding can express: its layouts differ from layer
+    to layer, it is a partial sum, or its layout is block-cyclic.
     """
     closed = jax.make_jaxpr(traced.function)(*traced.args)
     structs = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in closed.in_avals]
@@ -75,7 +75,7 @@ def _names(module: ModuleOp) -> Iterator[tuple[str, list[HloResult]]]:
 def _scopes(module: ModuleOp) -> Iterator[tuple[str, list[HloResult]]]:
     """
     Yields each scope with the last value of its forward pass that ops outside the scope
-    use. A scope is yielded once for each place where it runs.
+    use. Yields a scope once for each place where it runs.
     """
     leaving: dict[tuple[str, Operation | None], dict[HloResult, None]] = {}
     for op in module.walk():
@@ -123,8 +123,8 @@ def constrained(
 ) -> Callable[..., Any]:
     """
     Returns `function` with sharding constraints on the values that it names with
-    `checkpoint_name`. `shardings` holds the shardings by name. They also hold in the
-    backward pass for values that JAX saves for it.
+    `checkpoint_name`. `shardings` has the shardings by these names. They also hold in
+    the backward pass for values that JAX saves for it.
     """
 
     @wraps(function)

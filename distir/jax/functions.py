@@ -32,9 +32,9 @@ def import_function(
     If a part of the result has the same pytree as an argument, it replaces this
     argument in the next step. `donate_argnums` names arguments in which single arrays
     are replaced too. `batch_argnums` names the arguments that hold the batch. By
-    default these are the arguments that no result replaces; if no argument is replaced,
-    the last one. With `outline`, equal layers become one function. Raises DistIRError
-    for a function that cannot be imported.
+    default these are the arguments that no result replaces, or the last argument if no
+    argument is replaced. With `outline`, equal layers become one function. Raises
+    DistIRError for a function that cannot be imported.
     """
     found = trace(function, args, donate_argnums, batch_argnums)
     if outline:
@@ -58,10 +58,11 @@ def distribute(
 ) -> JaxPlan:
     """
     Distributes a function of JAX over `d` x `t` devices of a cluster, and returns the
-    plan with its shardings. `zero` is the ZeRO stage of a training step: 0, 1 or 3. `shard`, such
-    as `state.params.w:0=t`, and `whole` request layouts of arguments, as for `distir
-    distribute`. The other options are those of `import_function`. Raises DistIRError if
-    the function cannot be imported or distributed in this way.
+    plan with its shardings. `zero` is the ZeRO stage of a training step: 0, 1 or 3.
+    `shard`, such as `state.params.w:0=t`, and `whole` request layouts of arguments, as
+    in `distir distribute`. `donate_argnums` and `batch_argnums` are explained at
+    `import_function`. Raises DistIRError if the function cannot be imported or
+    distributed in this way.
     """
     _check_stages((zero,), "distribute")
     traced = import_function(
@@ -89,10 +90,10 @@ def _expressible(
     whole: list[str],
 ) -> JaxPlan:
     """
-    Returns a plan that `PartitionSpec` can express. Dimensions that were split in runs
-    are split into one piece per device instead, and the program is distributed again
-    with these requests; a note of the plan names the arguments. Raises DistIRError if
-    layouts with runs remain.
+    Returns a plan that `PartitionSpec` can express. Splits dimensions in one piece per
+    device where they were split in runs, and distributes the program again with these
+    requests; a note of the plan names the arguments. Raises DistIRError if layouts with
+    runs remain.
     """
     program = distribute_program(traced.program, shard=shard, whole=whole, **options)
     dealt = inexpressible(program)
@@ -134,15 +135,15 @@ def search(
 ) -> JaxPlan:
     """
     Finds the fastest way to split a JAX function over exactly `devices` devices of a
-    cluster. The function must fit into the memory of the devices. Returns the plan with
-    its shardings.
+    cluster such that it fits into their memory. Returns the plan with its shardings.
 
     The search tries all data-parallel and tensor-parallel degrees. For a training step
     it also tries the ZeRO stages `zero`, which may be 0, 1 and 3: shardings cannot
-    express ZeRO 2. A single stage is taken as it is. `jobs` is the number of processes. The degrees and ZeRO stages of
-    all plans that fit are appended to `ways`, the fastest first, as options of
-    `distribute`. The other options are those of `distribute`. Raises DistIRError if no
-    way fits into memory, or for another ZeRO stage.
+    express ZeRO 2. A single stage is not searched. `jobs` is the number of processes.
+    `ways` receives the degrees and ZeRO stages of all plans that fit, the fastest
+    first, as options of `distribute`. `shard`, `whole`, `donate_argnums` and
+    `batch_argnums` are explained at `distribute`. Raises DistIRError if no plan fits
+    into memory, or for another ZeRO stage.
     """
     stages = (zero,) if isinstance(zero, int) else tuple(zero)
     _check_stages(stages, "search")
@@ -188,9 +189,9 @@ def _fastest(
     whole: Sequence[str],
 ) -> JaxPlan:
     """
-    Returns the fastest of the plans `ranked`, those of a search that fit into memory,
-    that `PartitionSpec` can express. Making a plan expressible may slow it down, so that slower plans of the
-    search are compared too. Raises DistIRError if no plan fits.
+    Returns the fastest plan that `PartitionSpec` can express, among `ranked`, the plans
+    of a search that fit into memory. Making a plan expressible may slow it down, so
+    slower plans of the search are compared too. Raises DistIRError if no plan fits.
     """
     best: JaxPlan | None = None
     for result in ranked:

@@ -70,9 +70,9 @@ class HloCollective:
     @property
     def sent(self) -> tuple[float, ...]:
         """
-        The bytes that a device sends for each operand, each time that the collective
-        runs: those of an exchange in which each device of a group sends every other one
-        its share, as the simulator counts them.
+        The bytes that a device sends for each operand in one run of the collective. As
+        in the simulator, they are counted for an exchange in which each device of a
+        group sends its share to every other device.
         """
         count = max(map(len, self.groups), default=1)
         factor = {
@@ -95,10 +95,10 @@ class _Instruction:
 
 def hlo_collectives(text: str) -> list[HloCollective]:
     """
-    Returns the collectives of a compiled function, in the order of the text. `text` is
-    its HLO, as `jax.stages.Compiled.as_text()` gives it. Raises DistIRError for a text
-    without an entry, for groups of devices in an unknown notation, and for a collective
-    in a loop whose number of rounds is not known.
+    Returns the collectives of a compiled function, in the order of its HLO `text`,
+    which `jax.stages.Compiled.as_text()` returns. Raises DistIRError for a text without
+    an entry, for groups of devices in an unknown notation, and for a collective in a
+    loop whose number of iterations is unknown.
     """
     computations, entry = _computations(text)
     found = _PARTITIONS.search(text)
@@ -134,8 +134,8 @@ def hlo_collectives(text: str) -> list[HloCollective]:
 
 def _names(name: str, count: int) -> tuple[str, ...]:
     """
-    Returns the names of the `count` tensors of a collective. XLA writes those of several
-    tensors as `jit(step)/(a:b)`. The part `jit(step)/` is left out.
+    Returns the names of the `count` tensors of a collective, without the part
+    `jit(step)/`. XLA writes the names of several tensors as `jit(step)/(a:b)`.
     """
     name = re.sub(r"^jit\([^()]*\)/", "", name)
     for match in re.finditer(r"(?:^|/)\(", name):
@@ -193,8 +193,8 @@ def _times(
     computations: Mapping[str, Sequence[_Instruction]], entry: str
 ) -> dict[str, int]:
     """
-    Returns the number of times that a step runs each computation, or -1 if it is in a
-    loop whose number of rounds is not known. The calls of all callers are added up.
+    Returns the number of times that a step runs each computation, over all callers. The
+    number is -1 for a computation in a loop whose number of iterations is unknown.
     """
     found: dict[str, int] = {}
 
@@ -232,7 +232,7 @@ def _bits(element: str) -> int:
 def _groups(instruction: _Instruction, devices: int) -> Groups:
     """
     Returns the groups of devices of a collective. For a permutation, each group is a
-    device that sends to another device, and its target.
+    pair of a sending device and its target.
     """
     text = instruction.rest
     if (pairs := _PAIRS.search(text)) is not None:

@@ -22,7 +22,7 @@ class TracedFunction:
     A function of JAX as a sequential program.
 
     - `in_tree`, `out_tree`: the pytrees of the tuple of arguments and of the result;
-    - `arguments`, `results`: their leaves;
+    - `arguments`, `results`: the leaves of both pytrees;
     - `function`, `args`: the function that was traced, and its arguments;
     - `updated`: for each result that replaces an argument in the next step, the index
       of its leaf and the index of the argument's leaf;
@@ -47,10 +47,10 @@ def trace(
     batch_argnums: int | Sequence[int] | None = None,
 ) -> TracedFunction:
     """
-    Traces a function with the arguments `args` and imports it. Nothing is computed;
+    Traces a function with the arguments `args` and imports it. Computes nothing;
     arguments may be `jax.ShapeDtypeStruct`s. `donate_argnums` and `batch_argnums` are
-    those of `import_function`. Raises DistIRError, and any exception that the function
-    raises.
+    explained at `import_function`. Raises DistIRError, and any exception that the
+    function raises.
     """
     if not isinstance(args, tuple | list):
         raise DistIRError(
@@ -120,8 +120,8 @@ def _struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
 def _numbers(given: int | Sequence[int], count: int, option: str) -> list[int]:
     """
     Returns the positions of arguments as non-negative numbers. `given` is one position
-    or several; `count` is the number of arguments. Raises DistIRError, which names
-    `option`, for a position out of range.
+    or several; `count` is the number of arguments. Raises DistIRError with the name
+    `option` for a position out of range.
     """
     found = [given] if isinstance(given, int) else list(given)
     for number in found:
@@ -139,7 +139,7 @@ def _batch_leaves(
 ) -> set[int]:
     """
     Returns the indices of the leaves that hold the batch. Leaves that a result replaces
-    never do.
+    are never among them.
     """
     replaced = set(updated.values())
     last = len(args) - 1

@@ -47,8 +47,8 @@ mlir.register_lowering(_MARK, _lowered)
 
 def named_values(jaxpr: Any) -> dict[str, None]:
     """
-    Returns the names of values in a jaxpr and in the jaxprs inside it, as the keys of a
-    dictionary.
+    Returns the names of values in a jaxpr and in the jaxprs inside it, in order, as the
+    keys of a dictionary.
     """
     found: dict[str, None] = {}
     for equation in jaxpr.eqns:
@@ -60,9 +60,7 @@ def named_values(jaxpr: Any) -> dict[str, None]:
 
 
 def with_marks(closed: Any) -> Any:
-    """
-    Returns a copy of a closed jaxpr whose names become custom calls when it is lowered.
-    """
+    """Returns a copy of a closed jaxpr in which names lower to custom calls."""
 
     def change(equation: Any) -> Any:
         return equation.replace(
@@ -100,7 +98,7 @@ def with_constraints(closed: Any, shardings: Mapping[str, NamedSharding]) -> Any
 def _changed(value: Any, change: Change) -> Any:
     """
     Returns a copy of a jaxpr, a closed jaxpr, or a tuple of them, with `change` applied
-    to every equation that names a value. Other values are returned as they are.
+    to every equation that names a value. Returns any other value unchanged.
     """
     if isinstance(value, jex.ClosedJaxpr):
         return value.replace(jaxpr=_changed(value.jaxpr, change))

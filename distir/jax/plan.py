@@ -117,7 +117,8 @@ class JaxPlan:
     @cached_property
     def _result_layouts(self) -> list[Layout | None]:
         """
-        The layouts of the results. A result that is partial here is replicated in JAX.
+        The layouts of the results. JAX replicates a result that is partial in the
+        program.
         """
         values = return_op(entry_function(self.program.module)).operands
         return [layout_of(value.type) for value in values]
@@ -153,8 +154,8 @@ class JaxPlan:
 
     def constrained(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """
-        Returns `function` with the shardings of `constraints` for all values that it
-        names with `checkpoint_name`. It is for `jax.jit`.
+        Returns `function` with the shardings of `constraints` on all values that it
+        names with `checkpoint_name`. Pass the returned function to `jax.jit`.
         """
         shardings = {
             name: NamedSharding(self.mesh, spec)
@@ -171,12 +172,13 @@ class JaxPlan:
         self, compiled: jax.stages.Compiled, *, lacks: Sequence[str] = ()
     ) -> Collectives:
         """
-        Compares the collectives of the simulated step with those of the function that
-        XLA compiled: `jax.jit(...).lower(*args).compile()`, with the shardings of this
-        plan. `lacks` names collectives that the backend of XLA does not have:
-        `reduce_scatter`, which XLA for CPUs writes as an all-reduce, and `all_to_all`.
-        The step is then simulated with others in their place. Raises DistIRError if the
-        compiled function cannot be read, and for other names.
+        Compares the collectives of the simulated step with the collectives of the
+        function that XLA compiled with the shardings of this plan:
+        `jax.jit(...).lower(*args).compile()`. `lacks` names collectives that the XLA
+        backend does not have: `reduce_scatter`, which XLA for CPUs writes as an
+        all-reduce, and `all_to_all`. The step is then simulated with other collectives
+        in their place. Raises DistIRError if the compiled function cannot be read, and
+        for other names.
         """
         text = compiled.as_text()
         if text is None:
@@ -256,8 +258,8 @@ def _spec(layout: Layout | None) -> PartitionSpec:
 
 def inexpressible(program: ModelProgram) -> dict[str, Layout]:
     """
-    Returns the layouts that a `PartitionSpec` cannot express, by the names of the
-    arguments: those that split a dimension in runs.
+    Returns the layouts that a `PartitionSpec` cannot express because they split a
+    dimension in runs, by the names of the arguments.
     """
     function = entry_function(program.module)
     found: dict[str, Layout] = {}

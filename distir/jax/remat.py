@@ -22,10 +22,10 @@ PLANS = 3
 
 def policies_of(names: Sequence[str]) -> list[Remat]:
     """
-    Returns the policies of `jax.checkpoint` to try: those that save nothing,
-    everything, the results of products without a batch dimension, and each combination
-    of the values named `names`. With more than four names, only all of them together
-    and each one alone are tried.
+    Returns the policies of `jax.checkpoint` to try: save nothing, save everything, save
+    the results of products without a batch dimension, and save each combination of the
+    values named `names`. With more than four names, the only combinations are all names
+    together and each name alone.
     """
     policies = jax.checkpoint_policies
     found = [
@@ -53,13 +53,13 @@ def search_remat(
     """
     Finds the fastest policy of `jax.checkpoint` together with the fastest way to split
     a function. `step_of(policy)` returns the function. It must pass the policy on:
-    `jax.checkpoint(layer, policy=policy)`. It is called once for each policy. The
-    policies save nothing, everything, the results of products, or a combination of
+    `jax.checkpoint(layer, policy=policy)`. The search calls it once for each policy.
+    The policies save nothing, everything, the results of products, or a combination of
     `names`, which are values that the function names with `checkpoint_name`. The plan's
-    `remat` has the policy that was found, with its name.
+    `remat` has the best policy, with its name.
 
-    With the policy that saves nothing, all ways to split the function are searched, as
-    by `search` with the same `options`. The other policies are tried with the three
+    With the policy that saves nothing, the search tries all ways to split the function,
+    as `search` does with the same `options`. It tries the other policies with the three
     best ways only. Raises DistIRError for the same reasons as `search`.
     """
     first, *others = policies_of(names)

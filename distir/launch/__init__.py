@@ -1,1 +1,3 @@
-"""Processes that run a package: their start, results, times and memory."""
+"""
+Starts the processes that run a package, and collects their results, times and memory.
+"""

@@ -1,7 +1,7 @@
 """
 The peak memory of the processes of a package, counted from the tensors that they ask
-PyTorch for. Nothing is computed or sent, so one process of this machine can count for
-packages of any size.
+PyTorch for. The count computes and sends nothing, so one process of this machine can
+count for packages of any size.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CountedMemory:
 
     `peak` is the largest number of bytes held at one time. `held` gives the part of the
     peak that each line of `program.py` allocated; line 0 stands for arguments and
-    constants, which are held all the time.
+    constants, which the process holds all the time.
     """
 
     ranks: tuple[int, ...]
@@ -35,10 +35,11 @@ def count_memory(
     package: str | Path, *, spawner: Spawner | None = None, timeout_s: float = 600.0
 ) -> list[CountedMemory]:
     """
-    Returns the memory that one call needs, for each class of processes of a package.
-    Tensors count. The working memory of kernels and the overhead of allocators do not.
-    `spawner`, if given, is used and left running. Raises DistIRError if the memory
-    depends on computed values, or if the count takes longer than `timeout_s` seconds.
+    Returns the memory of one call of the program, for each class of processes of a
+    package. Tensors count. The working memory of kernels and the overhead of allocators
+    do not. `spawner`, if given, is used and left running. Raises DistIRError if the
+    memory depends on computed values, or if the count takes longer than `timeout_s`
+    seconds.
     """
     package = Path(package).resolve()
     classes = [tuple(map(int, ranks)) for ranks in read_manifest(package)["classes"]]

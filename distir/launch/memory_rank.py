@@ -3,8 +3,8 @@ Counts the memory of a package's ranks (`distir.launch.memory`) without using th
 memory. Tensors have shapes and no values, and sends do nothing.
 
 A storage counts from the operator that makes it until nothing refers to it, with the
-number of bytes that the operator asks for. The working memory of a running kernel is
-not seen. Arguments are held all the time, as the caller of a program holds them.
+number of bytes that the operator asks for. The working memory of a running kernel does
+not count. Arguments count all the time, because the caller of a program holds them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LiveStorages(TorchDispatchMode):
     Counts the bytes of all storages that operators make inside a `with` block.
 
     `live` is the number of bytes now, and `peak` the largest number so far. `at_peak`
-    divides the peak by the line of `file` that made the storages; line 0 stands for
+    maps lines of `file` to the bytes of the peak that they allocated; line 0 stands for
     tensors that existed before. While `on_device` is false, new tensors are on another
     device, and never count.
     """
@@ -96,8 +96,9 @@ class LiveStorages(TorchDispatchMode):
 
 def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
     """
-    Makes one call of a rank's program on tensors without values, and returns the
-    counted storages.
+    Makes one call of the program of process `rank` on tensors without values, and
+    returns the counted storages. `package` holds the package's modules, and `file` is
+    its `program.py`.
     """
     program, runtime, collectives = package
     collectives.start_send = _send
@@ -128,8 +129,9 @@ def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
 
 def _keep_numbers(body: torch.nn.Module, mode: FakeTensorMode) -> None:
     """
-    Keeps the values of constants of `body` that are one integer, which tensors of `mode`
-    would not have. Programs use them as indices, for instance of a micro-batch.
+    Keeps the values of constants of `body` that are one integer, although tensors of
+    `mode` have no values. Programs use such constants as indices, for instance of a
+    micro-batch.
     """
     for part in body.modules():
         for name, value in list(vars(part).items()):
@@ -145,8 +147,8 @@ def _keep_numbers(body: torch.nn.Module, mode: FakeTensorMode) -> None:
 def _send(x: torch.Tensor, peer: int) -> None:
     """
     Does nothing, like a send that is finished at once. The count is thus as with NCCL,
-    where a sent tensor can be freed when the receiver has it; gloo keeps the tensor
-    until the end of the step.
+    where a sent tensor can be freed when the receiver has it. (Gloo keeps the tensor
+    until the end of the step.)
     """
 
 

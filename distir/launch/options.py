@@ -1,5 +1,5 @@
 """
-The options, shared by several commands, of processes that run or measure programs.
+The options of processes that run or measure programs. Several commands share them.
 """
 
 from __future__ import annotations

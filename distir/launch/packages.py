@@ -57,9 +57,9 @@ class Spawner:
     """
     A process that has loaded PyTorch and forks ranks (`distir.launch.spawner`).
 
-    It has a session of its own, so that it can be killed together with everything that
-    it started. As a context manager, it runs several packages with one start-up.
-    `environment` adds variables to the environment of its processes.
+    It has a session of its own, so that it can be killed together with its children. As
+    a context manager, it runs several packages with one start-up. `environment` adds
+    variables to the environment of its processes.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -200,8 +200,7 @@ class LearningRate:
     The schedule of the learning rate.
 
     - `warmup`: the number of first steps in which the rate grows to its full value;
-    - `decay`: the way that the rate falls after the warm-up: `linear`, as a `cosine`,
-      or `none`;
+    - `decay`: the shape of the rate after the warm-up: `linear`, `cosine`, or `none`;
     - `least`: the rate at the end of the decay, in step `until` (None: the last step).
     """
 
@@ -256,8 +255,8 @@ class Training:
 
     def arguments(self, folder: Path) -> list[str]:
         """
-        Returns the arguments of the package's `main.py`. Writes the files that they
-        name to `folder`.
+        Returns the arguments of the package's `main.py` for this run. Writes the files
+        in these arguments to `folder`.
         """
         found = ["--steps", str(self.steps), "--seed", str(self.seed)]
         found += self.learning_rate.arguments
@@ -286,7 +285,7 @@ class Training:
 
 
 class _Logs:
-    """The logs of the ranks. The output of rank 0 is passed on as progress."""
+    """The logs of the ranks. It reports the output of rank 0 as progress."""
 
     def __init__(self, folder: Path, progress: Progress | None):
         self.folder = folder
@@ -332,7 +331,7 @@ def run_package(
 
     `inputs` are whole arrays by argument name, and take precedence over `weights`.
     `weights` is a safetensors file, a folder of such files or a checkpoint of PyTorch
-    (DCP), or a list of these; the first one that contains a tensor is used for it.
+    (DCP), or a list of these; each tensor comes from the first one that contains it.
     `ranks`, if given, must be the number of processes that the package needs.
     `progress` is called with lines of text. A given `spawner` is used and left running.
 
@@ -342,8 +341,8 @@ def run_package(
     initialised.
 
     Raises DistIRError if a rank fails, is killed or is not done after `timeout_s`
-    seconds (in a training: if the next step takes longer than that). No process is left
-    running in any case.
+    seconds (in a training: if the next step takes longer than that). It never leaves a
+    process running.
     """
     directory = Path(directory).resolve()
     manifest = read_manifest(directory)
@@ -496,8 +495,8 @@ def _failure(
     spawner: Spawner, event: Mapping[str, Any], ranks: int, logs: _Logs
 ) -> DistIRError:
     """
-    Returns the error for a failed rank. Ranks that merely lost the connection to the
-    failed rank may be reported first, so a rank that failed by itself is preferred.
+    Returns the error for a failed rank. It prefers a rank that failed by itself to
+    ranks that only lost the connection to it, whose end may be reported first.
     """
     failed = {event["rank"]: event["code"]}
 

@@ -5,9 +5,9 @@ The script reads one job per line of its standard input, as JSON: `ranks` (their
 number), `script`, `arguments`, `imports` (modules that all ranks use), `environment`
 (for all ranks) and `logs` (a folder). For each rank that ends, it writes one line, such
 as `{"rank": 1, "code": 0}`; a negative code is a signal. Each rank runs the script as
-`__main__`, as torchrun would start it, and writes its output to `logs/<rank>.log`. A
-line `{"cancel": true}` kills the running ranks and is answered by the same line. At the
-end of its input, the process kills the running ranks and ends.
+`__main__`, as torchrun would start it, and writes its output to `logs/<rank>.log`.
+After a line `{"cancel": true}`, the process kills the running ranks and writes the same
+line. At the end of its input, it kills the running ranks and ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _CANCEL = {"cancel": True}
 
 
 def _run_rank(job: dict[str, Any], rank: int, parent: int) -> NoReturn:
-    """Runs a rank in a forked child process, and ends the process; never returns."""
+    """
+    Runs a rank in a forked child process, and ends this process. It never returns.
+    """
     code = 1
     try:
         if sys.platform == "linux":
@@ -75,8 +77,8 @@ def _answer(line: object) -> None:
 
 def _run_job(job: dict[str, Any], commands: BinaryIO) -> None:
     """
-    Forks the ranks of a job and reports the end of each. A line on `commands`, or its
-    end, kills the ranks that still run.
+    Forks the ranks of a job and reports the end of each. A line on `commands`, or the
+    end of `commands`, kills the ranks that still run.
     """
     for name in job["imports"]:  # once for all ranks, as they take long to load
         import_module(name)

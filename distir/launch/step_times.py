@@ -44,8 +44,8 @@ class StepTiming:
 class StepTimer:
     """
     Times steps of distributed programs with one process of this machine for each
-    device. Parameters and inputs are random. As a context manager, it keeps the process
-    that starts the others between calls of `seconds`.
+    device. Parameters and inputs are random. As a context manager, it keeps its spawner
+    process between calls of `seconds`.
     """
 
     def __init__(self, timing: StepTiming | None = None):
@@ -86,9 +86,9 @@ class StepTimer:
 
     def _timed(self, folders: Sequence[Path], ranks: int) -> dict[Path, float | None]:
         """
-        Returns the seconds of packages for `ranks` processes. The packages are timed
-        together, or one by one if memory does not suffice; a package that runs out of
-        memory alone gets None.
+        Returns the seconds of a step of packages for `ranks` processes. The packages
+        are timed together, or one by one if memory does not suffice. A package that
+        runs out of memory alone gets None.
         """
         try:
             return dict(zip(folders, self._together(folders, ranks), strict=True))

@@ -58,7 +58,7 @@ class TimingSettings:
     seconds.
 
     With `in_turn` above 0, packages alternate as the ops of a program do. In a turn,
-    one call is not timed, and the next `in_turn` calls are. Each call has other
+    one call is not timed, and the next `in_turn` calls are timed. Each call has other
     arguments, and its inputs have just been written. Code and activations are thus in
     the caches, and parameters are not.
     """
@@ -90,9 +90,9 @@ class Timings:
 
 def typical(rounds: Timing) -> float:
     """
-    Returns the smallest of the rounds' medians. A disturbance makes a round slower,
-    never faster. Variation within a round, such as the time to wake a thread, also
-    occurs in programs.
+    Returns the smallest of the rounds' medians, because a disturbance makes a round
+    slower, never faster. A median keeps the variation within a round, such as the time
+    to wake a thread, which also occurs in programs.
     """
     return min(median(samples) for samples in rounds)
 
@@ -109,8 +109,9 @@ def time_packages(
 ) -> Timings:
     """
     Times packages in the same `ranks` processes. A package must need `ranks` processes,
-    or one; every rank runs a package of one process by itself. On the CPU, each process
-    has one thread. Raises DistIRError if there are no packages, or a process fails.
+    or one process; every rank runs a package of one process independently. On the CPU,
+    each process has one thread. Raises DistIRError if there are no packages, or a
+    process fails.
     """
     if not packages:
         raise DistIRError("there is no package to time")

@@ -7,9 +7,9 @@ the last rank has its results. If a call is short, several calls in a row are ti
 together.
 
 Alternatively, the packages take turns, call by call, as the ops of a program do. Each
-call then finds in the caches the data that the other packages left there, and its
-inputs, as if an op before it had just computed them. Every rank runs packages of one
-process independently, at the same time as the other ranks.
+call then finds in the caches the data of the other packages, and its own inputs, as if
+a previous op had just computed them. Every rank runs packages of one process
+independently, at the same time as the other ranks.
 """
 
 from __future__ import annotations
@@ -78,8 +78,7 @@ Argument = torch.Tensor | float
 
 class TimedBody:
     """
-    This rank's part of a program, with the sets of arguments that its calls use in
-    turn.
+    This rank's part of a program, with sets of arguments that its calls use in turn.
     """
 
     def __init__(self, job: dict[str, Any], number: int, rank: int, device: Any):
@@ -94,7 +93,7 @@ class TimedBody:
     def connect(self, known: dict[str, Any]) -> None:
         """
         Makes the process groups of the program's meshes. `known` holds the groups of
-        earlier programs, which are used again for equal meshes.
+        earlier programs; equal meshes use them again.
         """
         for name, spec in self.program.MESHES.items():
             key = f"{name} {spec.axes} {spec.ranks} {spec.groups}"
@@ -136,9 +135,9 @@ class TimedBody:
 
     def write(self, arguments: list[Argument]) -> None:
         """
-        Writes each floating-point input among `arguments` with its own value. In a
-        program, the op before would just have computed it, so that the caches contain
-        as much of it as fits.
+        Writes each floating-point input among `arguments` with its own value, so that
+        it is in the caches as far as it fits. In a program, the previous op would just
+        have computed it.
         """
         own = self.program.RANKS[self.rank].program
         specs = [self.program.ARGUMENTS[i] for i in own.arguments]
@@ -190,8 +189,8 @@ class Ranks:
 def peak_memory(body: TimedBody, ranks: Ranks) -> int:
     """
     Returns the largest number of bytes at one time that PyTorch's allocator gives out
-    for the arguments and one call of a program. The result is that of the rank with the
-    most, or 0 on the CPU, where the bytes are not counted.
+    for the arguments and one call of a program: the maximum over the ranks, or 0 on the
+    CPU, where the bytes are not counted.
     """
     if ranks.device.type != "cuda":
         return 0
@@ -246,7 +245,7 @@ def time_in_turn(
 
     The programs take turns. A turn begins with a call that is not timed, and continues
     with a few timed calls on other arguments, whose inputs have just been written.
-    Code, and the results of an op before, are thus in the caches, and parameters are
+    Code, and the results of a previous op, are thus in the caches, and parameters are
     not, as for ops that recur in a program.
     """
     calls = settings["in_turn"]
@@ -296,8 +295,8 @@ def described(device: torch.device, ranks: int) -> dict[str, Any]:
 
 def cpu_name() -> str:
     """
-    Returns the name that the processor reports, or Python's name for it if there is
-    none.
+    Returns the name that the processor reports, or Python's name for the processor if
+    it reports none.
     """
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []

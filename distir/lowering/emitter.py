@@ -175,7 +175,7 @@ def _decoded(attr: Attribute) -> npt.NDArray[Any]:
 
 @dataclass
 class Call:
-    """An op, as its emitter sees it. Operands are numbered as in the op's schema."""
+    """An op as its emitter sees it. Operands are numbered as in the op's schema."""
 
     op: Operation
     names: ValueNames
@@ -188,7 +188,7 @@ class Call:
 
     @property
     def count(self) -> int:
-        """The number of operands, omitted ones included."""
+        """The number of operands, including omitted operands."""
         if isinstance(self.op, OnnxOp):
             return len(self.op.input_values)
         return len(self.op.operands)
@@ -199,7 +199,8 @@ class Call:
 
     def operand(self, index: int) -> str:
         """
-        Returns the variable of operand `index`, or the text `None` if it is omitted.
+        Returns the variable of operand `index`, or the text `None` if the operand is
+        omitted.
         """
         value = self.value(index)
         return "None" if value is None else self.names.name(value)
@@ -242,23 +243,24 @@ class Call:
 
     def first(self, written: str) -> str:
         """
-        Returns an expression for the results that the op has, given the expression
-        `written` for all results that such an op can have. The results that the op has
-        are the first ones.
+        Returns an expression for the results of this op. `written` is an expression for
+        all results that such an op can have; the op may have only the first ones.
         """
         count = len(self.op.results)
         return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
 
     def fail(self, why: str) -> NoLowering:
-        """Returns an error that says that the op has no lowering because of `why`."""
+        """
+        Returns an error with the message that the op has no lowering because of `why`.
+        """
         return NoLowering(f"{describe(self.op)} has no torch lowering: {why}")
 
     # Attributes and types
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """
-        Returns the value of attribute `name`. If it is absent, returns the default of
-        the operator's schema for an ONNX operator, else `default`.
+        Returns the value of attribute `name`. If the attribute is absent, returns the
+        default of the operator's schema for an ONNX operator, else `default`.
         """
         if isinstance(self.op, OnnxOp):
             return self.op.attribute(name, default)
@@ -275,7 +277,7 @@ class Call:
     def decimal(self, name: str) -> str:
         """
         Returns float attribute `name` with the fewest decimals that give the same
-        number: in double precision if operand 0 has it, else in single precision.
+        number, in double precision if operand 0 is double, else in single precision.
         """
         value = self.attribute(name)
         exact = "DOUBLE" in (self.element(0) if self.has(0) else "")
@@ -290,8 +292,8 @@ class Call:
 
     def type_of(self, index: int) -> TensorType[Any]:
         """
-        Returns the tensor type of operand `index`. Raises NoLowering if it is omitted
-        or has no known rank.
+        Returns the tensor type of operand `index`. Raises NoLowering if the operand is
+        omitted or its rank is unknown.
         """
         value = self.value(index)
         if value is None or not isinstance(value.type, TensorType):
@@ -314,7 +316,7 @@ class Call:
     def element(self, index: int = 0) -> str:
         """
         Returns the ONNX name of an operand's element type, such as `FLOAT16`. Raises
-        NoLowering if the operand is omitted or no tensor.
+        NoLowering if the operand is omitted or is no tensor.
         """
         value = self.value(index)
         if value is None:
@@ -326,8 +328,8 @@ class Call:
 
     def result_type(self, index: int = 0) -> TensorType[Any]:
         """
-        Returns the tensor type of result `index`. Raises NoLowering if its rank is not
-        known.
+        Returns the tensor type of result `index`. Raises NoLowering if its rank is
+        unknown.
         """
         type_ = self.op.results[index].type
         if not isinstance(type_, TensorType):
@@ -396,9 +398,9 @@ class Call:
 
     def scalar(self, index: int) -> str:
         """
-        Returns operand `index` of an elementwise op: a Python number if it is a
-        constant of one element that broadcasts to another operand without adding
-        dimensions, else its variable.
+        Returns operand `index` of an elementwise op as text: a Python number if the
+        operand is a constant of one element that broadcasts without adding dimensions,
+        else its variable.
         """
         known = self.constant(index)
         if known is None or known.size != 1 or known.dtype.kind not in "fiu":
@@ -418,7 +420,7 @@ class Call:
 def element_of(type_: Attribute) -> Attribute:
     """
     Returns the element type of a tensor type, ranked or unranked. Returns any other
-    type as it is.
+    type unchanged.
     """
     return getattr(type_, "element_type", type_)
 
@@ -456,7 +458,7 @@ Registers an emitter for the ops with the given names. An emitter is a function 
 
 
 class _Fields(Formatter):
-    """Fills in the fields of a template, as `Call.write` documents them."""
+    """Fills in the fields of a template. `Call.write` documents the fields."""
 
     def __init__(self, call: Call):
         self._call = call
@@ -524,7 +526,7 @@ def _holds_wide_unsigned(op: Operation) -> bool:
 
 @dataclass
 class _SignedCall(Call):
-    """An op on unsigned integers, emitted for signed integers of the same width."""
+    """An op on unsigned integers, written for signed integers of the same width."""
 
     def operand(self, index: int) -> str:
         written = super().operand(index)

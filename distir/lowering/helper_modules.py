@@ -1,9 +1,9 @@
 """
 The helper modules of generated packages, and the imports between them.
 
-They are copies of the modules of `distir.runtime`, which has one folder per subject. A
-package has all of them in one folder, so their imports of each other become `from .NAME
-import` in the copies.
+A helper module is a copy of a module of `distir.runtime`, which has one folder per
+subject. A package has all helper modules in one folder, so their imports of each other
+become `from .NAME import` in the copies.
 """
 
 from __future__ import annotations
@@ -63,10 +63,7 @@ def imported_as(name: str) -> str:
 
 @cache
 def helper_text(name: str) -> str:
-    """
-    Returns the source text of the helper module `name`, as generated packages contain
-    it.
-    """
+    """Returns the source text of the helper module `name` in generated packages."""
     if name in _SHARED:
         return _SHARED[name].read_text(encoding="utf-8")
     if name == "__init__":

@@ -3,8 +3,8 @@ The files of users' kernels.
 
 A program names functions as text, `module:function`, and this text loads no code. The
 file of a module is given by the user, published by an installed package under the entry
-point `distir.kernels`, or one of DistIR's own kernel files. Files are read and copied,
-not imported.
+point `distir.kernels`, or one of DistIR's own kernel files. DistIR reads and copies
+these files, and does not import them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class KernelFile:
 
 def needed_modules(module: ModuleOp) -> dict[str, KernelDefOp]:
     """
-    Returns the names of the modules that a program's kernels take functions from, each
-    with one of the kernels that name it.
+    Returns the names of the modules that contain the functions of a program's kernels,
+    each with one kernel that uses the module.
     """
     found: dict[str, KernelDefOp] = {}
     for kernel in kernels(module).values():
@@ -62,9 +62,9 @@ def needed_modules(module: ModuleOp) -> dict[str, KernelDefOp]:
 def kernel_files(module: ModuleOp, given: Sequence[Path]) -> Mapping[str, KernelFile]:
     """
     Returns, by module name, the files of the modules that a program's kernels name. A
-    file in `given` comes before a published one. Raises DistIRError if a module has no
-    file, a file cannot be read, or `given` has two files of one name or a name that is
-    not that of a Python module.
+    file in `given` takes precedence over a published file. Raises DistIRError if a
+    module has no file, if a file cannot be read, if two files in `given` have the same
+    name, or if a name is no name of a Python module.
     """
     by_name: dict[str, Path] = {}
     for path in given:

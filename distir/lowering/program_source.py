@@ -1,6 +1,6 @@
 """
-Writes `program.py`, which has a class for each distinct rank and the classes of its
-parts, and `tables.py`, which describes arguments and results.
+Writes `program.py`, with a class for each distinct rank and the classes of its parts,
+and `tables.py`, which describes arguments and results.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ class ProgramSource:
     """
     The files of a package that depend on the program.
 
-    `text` is the source of the module `name`, and `tables` that of its module of
-    tables. `constants` are the bytes in the file of constants, by name. `helpers` are
-    the helper modules that the program needs, and `processes` is the number of
+    `text` is the source of the module `name`, and `tables` is the source of its module
+    of tables. `constants` are the bytes in the file of constants, by name. `helpers`
+    are the helper modules that the program needs, and `processes` is the number of
     processes that run it.
     """
 
@@ -317,8 +317,8 @@ def _places(
     entry: FuncOp, known: dict[str, Mesh], device: int, source: ClassSource
 ) -> str:
     """
-    Returns the text of the entry in `PLACES` for a device: the arguments and results of
-    its program, and the members of its modules that hold them.
+    Returns the text of a device's entry in `PLACES`: the arguments and results of its
+    program, and the members of its modules that hold them.
     """
 
     def here(types: Iterable[Attribute]) -> tuple[int, ...]:

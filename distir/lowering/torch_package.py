@@ -74,8 +74,8 @@ def _check_updates(entry: FuncOp) -> dict[int, int]:
 
 def _place(weights: Path, directory: str | Path) -> str:
     """
-    Returns the path of `weights`, relative to `directory` if it lies inside, else
-    absolute.
+    Returns the path of `weights`: relative to `directory` if the file is inside it,
+    else absolute.
     """
     path, folder = weights.resolve(), Path(directory).resolve()
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
@@ -83,8 +83,8 @@ def _place(weights: Path, directory: str | Path) -> str:
 
 def _check_no_opaque(module: ModuleOp) -> None:
     """
-    Raises DistIRError if a program calls opaque modules, which only the training script
-    has.
+    Raises DistIRError if a program calls opaque modules, because only the training
+    script has these modules.
     """
     for op in module.walk():
         if isinstance(op, OpaqueBase):
@@ -110,17 +110,22 @@ def write_package(
     Writes the per-rank programs of a distributed or sequential module to `directory`,
     which is created if needed, and returns the directory.
 
-    The package contains the generated `program.py` and `tables.py`, a file of constants
-    if there are long ones, `main.py`, which `torchrun` starts, helper modules, and
-    `manifest.json`, which names the arguments, the results and the file `weights`.
-    `helpers` are further helper modules to include. A training step takes its learning
-    rate and weight decay as arguments (`add-step-settings`). With `evaluation`, the
-    package also contains the forward program, in files of its own. With `compiled`,
-    `torch.compile` makes kernels of the methods that call no other methods. `kernels`
-    are files of users' kernels, and the package gets copies of those that the program
-    needs (`kernel_files`). `opaque` tells whether whoever runs the package gives it
-    opaque modules. Raises DistIRError if the program has no torch lowering; then nothing
-    is written.
+    The package contains the generated `program.py` and `tables.py`, a file of long
+    constants if there are any, `main.py` for `torchrun`, helper modules, and
+    `manifest.json`, which names the arguments, the results and the file `weights`. A
+    training step takes its learning rate and weight decay as arguments
+    (`add-step-settings`).
+
+    - `helpers`: further helper modules to include;
+    - `evaluation`: whether the package also contains the forward program, in separate
+      files;
+    - `compiled`: whether `torch.compile` compiles the methods that call no other
+      methods;
+    - `kernels`: files of users' kernels; the package gets copies of the files that the
+      program needs (`kernel_files`);
+    - `opaque`: whether the caller of the package gives it opaque modules.
+
+    Raises DistIRError if the program has no torch lowering, and then writes nothing.
     """
     if not opaque:
         _check_no_opaque(module)
@@ -152,8 +157,9 @@ def _write_entries(
     kernels: Sequence[Path],
 ) -> Path:
     """
-    Writes the package of a program with several entries. The last one is `program.py`;
-    each other has a module of its name. The manifest has the module of each entry.
+    Writes the package of a program with several entries. The last entry is
+    `program.py`; each other entry is a module of its name. The manifest has the module
+    of each entry.
     """
     names = list(entry_points(module))
     sources: list[ProgramSource] = []
@@ -180,7 +186,9 @@ def _manifest(
     kernels: Mapping[str, KernelFile],
     compiled: bool,
 ) -> dict[str, Any]:
-    """Returns the content of `manifest.json`. The parameters are as in `write_package`."""
+    """
+    Returns the content of `manifest.json`. `write_package` explains the parameters.
+    """
     entry = entry_function(module)
     return {
         "processes": source.processes,

@@ -1,5 +1,6 @@
 """
-The effect of `torch.autocast`, around the call of a parallel module, on its programs.
+Applies `torch.autocast`, around the call of a parallel module, to the module's
+programs.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def outside_autocast() -> Generator[None]:
 class AskedTypes:
     """
     Finds the type that `torch.autocast` requests, at each call of a parallel module.
-    The module is on a device of type `device`; `dtype` is the option of `parallelize`,
-    None if not given.
+    The module is on a device of type `device`. `dtype` is the option of `parallelize`,
+    or None if not given.
     """
 
     def __init__(self, device: str, dtype: str | None):
@@ -47,10 +48,10 @@ class AskedTypes:
         """
         Returns the name of the type to which programs are autocast in this call, or
         None if they keep their own types. `kind` separates kinds of calls, such as
-        "training". Every rank must call this. Ranks compare their types at the first
-        call of a kind, and when a type changes. Raises DistIRError, on every rank, if
-        ranks differ, or if `torch.autocast` and the module's `dtype` request different
-        types.
+        "training". Every rank must call this method. Ranks compare their types at the
+        first call of a kind, and when a type changes. Raises DistIRError, on every
+        rank, if ranks differ, or if `torch.autocast` and the module's `dtype` request
+        different types.
         """
         asked = None
         if torch.is_autocast_enabled(self._device):
@@ -89,9 +90,9 @@ def _check_alike(asked: str | None) -> None:
 
 def cast_input(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """
-    Returns an input, cast to the type `dtype` of the program if `torch.autocast` is on
-    and both types are floats. Otherwise it returns `tensor` itself. An encoder in front
-    of the module gives tensors in the type of autocast, for example.
+    Returns an input cast to the type `dtype` of the program if `torch.autocast` is on
+    and both types are floats. Otherwise returns `tensor` itself. For example, an
+    encoder in front of the module gives tensors in the type of autocast.
     """
     if enabled_devices() and tensor.is_floating_point() and dtype.is_floating_point:
         return tensor.to(dtype)

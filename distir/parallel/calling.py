@@ -47,9 +47,9 @@ def fake_output(
 
 class Inputs:
     """
-    The inputs of a module: the signature of its forward and the example from which its
-    program was made. In a call, tensors can have other values than in the example. All
-    other arguments must be equal to the example's, because the program depends on them.
+    The inputs of a module: the signature of its forward, and the example from which its
+    program was made. A call may pass tensors with other values than in the example. All
+    other arguments must equal the example's, because the program depends on them.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Inputs:
     def _exported(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
         """
         Returns the names of the example's tensors in the order of exporters: first the
-        positional arguments, then the named ones in the order of the call.
+        positional arguments, then the named arguments in the order of the call.
         """
         leaves, structure = _pytree.tree_flatten((tuple(args), dict(kwargs)))
         places = list(map(_Place, range(len(leaves))))
@@ -102,7 +102,10 @@ class Inputs:
         return [names[i] for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
 
     def has_labels(self, args: Sequence[Any], labels: Sequence[str]) -> bool:
-        """Whether a call of a program with these labels has them behind the inputs."""
+        """
+        Whether a call of a program with the labels `labels` passes labels after the
+        inputs.
+        """
         return bool(labels) and len(args) == len(self._args) + 1
 
     def by_name(
@@ -129,8 +132,8 @@ class Inputs:
     def output(self, leaves: Sequence[torch.Tensor]) -> Any:
         """
         Returns the module's output: the program's results `leaves` in the structure of
-        the module's own output. If the number of results differs, it returns the only
-        result, or a tuple of all.
+        the module's own output. If the number of results differs, returns the only
+        result, or a tuple of all results.
         """
         if self._structure is None:
             output = fake_output(self.source, self._args, self._kwargs)
@@ -142,8 +145,8 @@ class Inputs:
     def here(self, call: Any) -> Any:
         """
         Returns the structure `call` with its tensors moved to the device of the source
-        module's parameters, or to the CPU if they have been freed. Returns it unchanged if
-        the parameters never had values.
+        module's parameters, or to the CPU if they have been freed. Returns `call`
+        unchanged if the parameters never had values.
         """
         first = next(self.source.parameters(), None)
         if first is None or (has_no_value(first) and not self.kept.is_released):
@@ -196,8 +199,8 @@ class _Place:
 
 class Labels:
     """
-    The labels of a call in training: one tensor, or several in the structure of
-    `example`. A call takes them after the inputs.
+    The labels of a call in training, which follow the inputs: one tensor, or several in
+    the structure of `example`.
     """
 
     def __init__(self, example: Any = None):
@@ -210,8 +213,8 @@ class Labels:
 
     def by_name(self, given: Any, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """
-        Returns the tensors in the labels `given`, by the `names` that the program has
-        for them. Raises DistIRError if their structure differs from the example's.
+        Returns the tensors in the labels `given`, by their `names` in the program.
+        Raises DistIRError if their structure differs from the example's.
         """
         leaves, structure = _pytree.tree_flatten(given)
         if structure == self._structure:

@@ -136,8 +136,9 @@ def _runs(
     """
     Returns the runs that make up the local part of a dimension of `size` elements: for
     each, its beginning in the whole dimension, its beginning in the part, and its
-    length. `steps` are the splits in order: split factor, number of parts, and index of
-    the part. The result is empty if a step does not divide the dimension evenly.
+    length. `steps` are the splits in order, each a split factor, a number of parts, and
+    the index of the part. Returns an empty tuple if a step does not divide the
+    dimension evenly.
     """
     places = torch.arange(size)
     for factor, parts, at in steps:

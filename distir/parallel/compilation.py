@@ -1,4 +1,7 @@
-"""Compiles a module to the package that runs it on every rank."""
+"""
+Compiles a module to a package of generated Python code that runs the module on every
+rank.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +69,7 @@ names of its labels.
 
 @dataclass(frozen=True)
 class UserKernels:
-    """
-    A file with kernels of the user, and the SHA-256 of its content. Packages depend on
-    both.
-    """
+    """A file with kernels of the user, and the SHA-256 of its content."""
 
     path: Path
     digest: str
@@ -77,8 +77,8 @@ class UserKernels:
     @staticmethod
     def of(path: str | Path) -> UserKernels:
         """
-        Returns the description of the file at `path`. Raises DistIRError if it cannot
-        be read.
+        Returns the description of the file at `path`. Raises DistIRError if the file
+        cannot be read.
         """
         try:
             content = Path(path).read_bytes()
@@ -101,16 +101,15 @@ class Request:
       search found for it;
     - `forward`: the options that change the program before it is differentiated;
     - `own_statistics`: whether batch normalisation uses the statistics of each device's
-      samples in a micro-batch, instead of those of the whole batch;
+      samples in a micro-batch, instead of the statistics of the whole batch;
     - `kernels`: the files of kernels that a schedule may name;
-    - `trust`: whether the program is compared with the module, and which differences
-      are accepted;
+    - `trust`: whether the program is compared with the module, and the accepted
+      differences;
     - `labels`: an example of the labels, for a loss that is a function; None if DistIR
-      is to find out their shape from the loss;
-    - `compiled`: whether `torch.compile` makes the kernels of each function of the
-      program;
-    - `chosen`: the layouts and pipeline stages of parameters in the first program of the
-      module; None for that program itself.
+      determines their shape from the loss;
+    - `compiled`: whether `torch.compile` compiles each function of the program;
+    - `chosen`: the layouts and pipeline stages of parameters in the first program of
+      the module; None for that program itself.
     """
 
     loss: Loss
@@ -139,7 +138,7 @@ class Request:
     @property
     def statistics(self) -> BatchParts:
         """
-        The parts of a batch whose statistics batch normalisation computes separately.
+        The parts of a batch for which batch normalisation computes separate statistics.
         """
         own = self.distribution
         if not self.own_statistics:
@@ -150,7 +149,7 @@ class Request:
 
     def autocast_to(self, dtype: str | None) -> Request:
         """
-        Returns the same request, with the program autocast to `dtype`; None for no
+        Returns the same request with the program autocast to `dtype`. None means no
         autocast.
         """
         return replace(self, forward=replace(self.forward, autocast=dtype))
@@ -158,11 +157,11 @@ class Request:
     def distribute_step(self, program: ModuleOp, *, is_first: bool = True) -> Chosen:
         """
         Distributes a step that computes gradients, in place. Returns the choices that
-        the module's other programs must follow. Options that can have no effect on this
-        step, given the tensors whose gradients it computes, are left out. For the first
-        step of a module (`is_first`), only ZeRO is left out, so that the user gets an
-        error if no layer can be recomputed. Raises DistIRError for options that do not
-        suit the program.
+        the module's other programs must follow. Leaves out options that cannot affect
+        this step, given the tensors whose gradients it computes. For the first step of
+        a module (`is_first`), leaves out only ZeRO, so that the user gets an error if
+        no layer can be recomputed. Raises DistIRError for options that do not fit the
+        program.
         """
         own = self.distribution
         without = _inapplicable(program)
@@ -174,8 +173,8 @@ class Request:
 
     def _but_for_zero(self) -> Chosen | None:
         """
-        The choices of the first program that a step must follow. ZeRO splits parameters
-        over its axes again in each step, so the choices leave these axes free.
+        The choices of the first program that a step must follow, without the axes of
+        ZeRO: each step splits parameters over these axes again.
         """
         own = self.distribution
         plan = own.result.plan if not isinstance(own, DistributionOptions) else own
@@ -187,7 +186,7 @@ class Request:
         """
         Distributes the program of evaluation mode, in place, with parameters in the
         layouts and on the stages of the first step. Raises DistIRError for options that
-        do not suit the program.
+        do not fit the program.
         """
         own, chosen = self.distribution, self.chosen or Chosen({}, {})
         if not isinstance(own, DistributionOptions):
@@ -231,10 +230,10 @@ def training_package(
 ) -> dict[str, bytes]:
     """
     Returns the files, by name, of the package that computes the loss and the gradients
-    of a module in training mode. The gradients are those of the parameters that require
-    them, and of the inputs and labels named in `inputs`. With None, `inputs` are the
-    example inputs that require gradients. Raises DistIRError if the module cannot be
-    imported or its program cannot be distributed.
+    of a module in training mode: of the parameters that require them, and of the inputs
+    and labels named in `inputs` (None: the example inputs that require gradients).
+    Raises DistIRError if the module cannot be imported or its program cannot be
+    distributed.
     """
     examples = tensors_of((tuple(args), dict(kwargs)))
     needed = [t.requires_grad for t in examples] if inputs is None else []
@@ -281,13 +280,18 @@ def training_program(
 
     The program computes the loss, and the optimizer's updates or, with the optimizer
     `none`, the gradients. Submodules in evaluation mode stay in it, unless the module
-    itself is in evaluation mode. `statistics` gives the parts of a batch that are
-    normalised separately. `example` is an example of the labels, for a loss that is a
-    function. `inputs` names the inputs and labels whose gradients the program returns
-    too; None stands for the example inputs that require gradients. They need the
-    optimizer `none`. A cross-entropy ignores the label -100, as PyTorch's does. `trust`
-    says whether the program is compared with the module, and which differences are
-    accepted. Raises DistIRError if the module cannot be imported.
+    itself is in evaluation mode. A cross-entropy ignores the label -100, as PyTorch
+    does.
+
+    - `statistics`: the parts of a batch that are normalised separately;
+    - `trust`: whether the program is compared with the module, and the accepted
+      differences;
+    - `example`: an example of the labels, for a loss that is a function;
+    - `inputs`: the inputs and labels whose gradients the program also returns, which
+      needs the optimizer `none`; None stands for the example inputs that require
+      gradients.
+
+    Raises DistIRError if the module cannot be imported.
     """
     from distir.passes.differentiate import DifferentiatePass
     from distir.tools.files import apply_passes
@@ -333,8 +337,9 @@ def _with_labels(
     trains: bool,
 ) -> tuple[ImportedModel, list[str]]:
     """
-    Imports a module, with a loss that is a function behind it, in training mode (`trains`) or
-    evaluation mode. Returns the names of the labels that such a loss takes. Raises DistIRError.
+    Imports a module in training mode (`trains`) or evaluation mode. A loss that is a
+    function becomes part of the program. Returns the program and the names of the
+    labels of such a loss. Raises DistIRError if the module cannot be imported.
     """
     from distir.frontends.torch.importer import import_torch
 
@@ -488,9 +493,9 @@ def _program(
 ) -> tuple[ImportedModel, list[str]]:
     """
     Returns a sequential program and the names of its labels, from the cache or by
-    calling `make`. The key in the cache depends on `kind` and `content`, but not on a
-    plan: a module is not exported again for another plan. The weights of a cached
-    program are only its constants. Raises DistIRError.
+    calling `make`. The cache key depends on `kind` and `content`, but not on a plan, so
+    that a module is not exported again for another plan. A cached program has only its
+    constants as weights. Raises DistIRError if `make` does.
     """
     from distir.frontends.imported_model import ImportedModel
     from distir.program.weights import load_weights
@@ -534,9 +539,9 @@ def write_with_constants(
 
 def _inapplicable(program: ModuleOp) -> dict[str, Any]:
     """
-    Returns the options of `distribute` that have no effect in this training step, with
-    the values that switch them off: ZeRO if the step updates no parameter and returns
-    no gradient of one, and recomputation if no layer has a backward.
+    Returns the options of `distribute` without effect in this training step, with the
+    values that switch them off: ZeRO if the step has no updates and no gradients of
+    parameters, and recomputation if no layer has a backward.
     """
     from distir.gradients.call_pairs import call_pairs
     from distir.program import (

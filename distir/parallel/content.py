@@ -41,9 +41,9 @@ def content_key(
     Returns a cache key, or None if the content has no reliable key. The key depends on
     `kind`, on the module (the files of its code, its structure and settings, the shapes
     of its parameters, the values of its buffers), on the shapes of its inputs, and on
-    `request`. There is no key for a module that cannot be pickled, such as one with an
-    open file. Neither is there one if its code is in no file, as in a notebook: code
-    that it calls could change unnoticed.
+    `request`. A module has no key if it cannot be pickled, such as one with an open
+    file, or if its code is in no file, as in a notebook: the code that it calls could
+    then change unnoticed.
     """
     classes = {c for part in module.modules() for c in type(part).__mro__}
     if not all(has_file(c.__module__) for c in classes):
@@ -67,8 +67,8 @@ def content_key(
 @functools.cache
 def _own_code() -> str:
     """
-    Returns a digest of the files of DistIR's own code. A process computes it only once,
-    because it keeps running the code that it has loaded.
+    Returns a digest of the files of DistIR's own code. A process computes the digest
+    only once, because it keeps running the loaded code.
     """
     found = map(str, Path(_DISTIR).rglob("*.py"))
     return hashlib.sha256(_states(found).encode()).hexdigest()

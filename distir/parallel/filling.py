@@ -32,15 +32,15 @@ def fill(
 ) -> dict[str, torch.Tensor]:
     """
     Adds this rank's parts of the parameters and buffers of `source` to `module`, under
-    their names. Their values are those of `weights`, by their first names, or else
-    those of `source`. Returns, by name, the program's arguments that the module does
-    not hold as parameters or buffers.
+    their names. Their values come from `weights`, by their first names, or else from
+    `source`. Returns, by name, the program's arguments that the module does not hold as
+    parameters or buffers.
 
     States that only the program has go to the submodule `STATES`. Parameters that a
     schedule merged into one argument become views of that argument. Programs take
-    complex numbers as pairs of real ones: a complex buffer becomes a view of its pairs.
-    Parameters without values are drawn from `seed`. Raises DistIRError if a buffer that
-    the program needs has no value.
+    complex numbers as pairs of real numbers, so a complex buffer becomes a view of its
+    pairs. Parameters without values are drawn from `seed`. Raises DistIRError if a
+    buffer that the program needs has no value.
     """
     add_parts(module, source)
     names = names_of(source)
@@ -127,7 +127,7 @@ def fill(
 
 
 def _read(program: RankProgram, spec: Any, stored: StoredWeight) -> torch.Tensor:
-    """Reads this rank's part of a stored tensor, and no more than that."""
+    """Reads only this rank's part of a stored tensor, and returns it."""
     part = stored.part(spec, program.specs.get(spec.mesh), program.rank)
     return program.held(spec, part.to(program.device, spec.dtype))
 

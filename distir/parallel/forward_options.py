@@ -35,13 +35,13 @@ class ForwardOptions:
 
     - `dtype`: the floating-point type of computations; None for the module's own types;
     - `autocast`: the 16-bit type of the operators in PyTorch's autocast list, as inside
-      `torch.autocast`; None for no autocast. It is not used together with `dtype`;
-    - `float8`: how the 8-bit floats of products are scaled; None for products in the
-      type of the model;
-    - `attention`: whether attention that a module writes out becomes one op;
+      `torch.autocast`; None for no autocast. Not together with `dtype`;
+    - `float8`: the scaling of 8-bit floats in products; None for products in the type
+      of the model;
+    - `attention`: whether attention that a module writes as several ops becomes one op;
     - `equal_features`: whether each sample has as many places for features as features
       (see `import_torch`);
-    - `script`: a schedule in its IR form, as text; "" for none.
+    - `script`: a schedule in its IR form, as text; "" for no schedule.
     """
 
     dtype: str | None = same_option(PrecisionOptions, "dtype")
@@ -67,7 +67,7 @@ class ForwardOptions:
         Returns the options, and the name of the pipeline's schedule, or "" if there is
         none. `dtype` is a name or a type of PyTorch; `float8` is a name. `schedule` is
         either the name of a pipeline's schedule, or a schedule script: a function or a
-        file. Raises DistIRError.
+        file. Raises DistIRError for an unknown type or a script that cannot be read.
         """
         name = None if dtype is None else name_of_float(dtype)
         if float8 is not None:
@@ -80,9 +80,10 @@ class ForwardOptions:
 
     def apply(self, program: ModuleOp, apart: Collection[str] = ()) -> None:
         """
-        Applies the options, in place, to a program from the frontend. Shapes are
-        folded, and repeated layers become functions. The arguments named in `apart`
-        keep their floating-point type. Raises DistIRError.
+        Applies the options, in place, to a program from the frontend. Also folds
+        shapes, and turns repeated layers into functions. The arguments named in `apart`
+        keep their floating-point type. Raises DistIRError if an option does not fit the
+        program.
         """
         from distir.passes.apply_schedule import ApplySchedulePass
         from distir.passes.autocast import AutocastPass
@@ -109,7 +110,7 @@ class ForwardOptions:
     def complete(self, program: ModuleOp) -> None:
         """
         Replaces products in 8-bit floats, in place, by ops that can be distributed.
-        `apply` leaves each product as one op, in the form that `differentiate` needs.
+        Call this after `differentiate`, which needs each product as one op.
         """
         from distir.tools.files import apply_passes, named_pass
 
@@ -132,7 +133,10 @@ def name_of_float(dtype: Any) -> str:
 
 
 def _recorded(schedule: str | Path | Script) -> str:
-    """Returns the IR form of a schedule script, as text. Raises DistIRError."""
+    """
+    Returns the IR form of a schedule script, as text. Raises DistIRError if the script
+    cannot be read.
+    """
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.scheduling.recorder import Schedule

@@ -1,6 +1,6 @@
 """
-Losses that are Python functions, with examples of their labels; and losses whose gradients a
-program has computed already.
+Losses that are Python functions, with examples of their labels, and losses whose
+gradients a program has already computed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class KnownLoss(torch.autograd.Function):
 
 def refuse_higher_gradients() -> None:
     """
-    Raises DistIRError in a backward whose gradients are to be differentiated again.
+    Raises DistIRError if autograd would record a backward, to differentiate its
+    gradients again.
     """
     if torch.is_grad_enabled():
         raise DistIRError(
@@ -117,8 +118,8 @@ def with_loss(module: torch.nn.Module, loss: LossFunction) -> Generator[None]:
 def example_labels(loss: Loss, labels: Any) -> Any:
     """
     Returns the example `labels` with zeros as values. Raises DistIRError if there are
-    labels but no loss, because the module's output is then the loss, or the script
-    computes one from the output.
+    labels but no `loss`: then the module's output is the loss, or the script computes a
+    loss from the output.
     """
     if labels is not None and loss in (None, OUTSIDE):
         raise DistIRError(
@@ -137,10 +138,10 @@ def labels_of(
     loss: LossFunction,
 ) -> torch.Tensor:
     """
-    Returns example labels of zeros, in a shape that the loss accepts. Shapes are tried
-    in this order: a class for each position of a map (`[N, C, ...]`) or each row of the
-    output, a number for each element of the output, a number for each position or row.
-    Raises DistIRError if the loss accepts none.
+    Returns example labels of zeros, in the first shape that the loss accepts: a class
+    for each position of a map (`[N, C, ...]`) or each row of the output, a number for
+    each element of the output, a number for each position or row. Raises DistIRError if
+    the loss accepts no such shape.
     """
     output = fake_output(module, args, kwargs)
     shaped: torch.Tensor | None = next(filter(_has_rows, tree_leaves(output)), None)

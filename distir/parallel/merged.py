@@ -33,9 +33,10 @@ def merged_parts(
     program: RankProgram, spec: Any, local: torch.Tensor
 ) -> Iterator[tuple[Any, torch.Tensor]]:
     """
-    Yields, for each part of a merged argument or of its gradient, its description with
-    its layout, and its view in this rank's tensor `local`. Raises DistIRError if a rank
-    does not hold an even share of each part, or if the parts are merged in groups.
+    Yields, for each part of a merged argument or of its gradient, the part's
+    description with its layout, and its view in this rank's tensor `local`. Raises
+    DistIRError if a rank does not hold an even share of each part, or if the parts are
+    merged in groups.
     """
     _check_groups(spec)
     dim, sizes, _ = spec.repacked
@@ -68,8 +69,8 @@ def make_views(
     module: nn.Module, program: RankProgram, others: Mapping[str, torch.Tensor]
 ) -> None:
     """
-    Turns the module's parameters that a schedule merged into views of the merged
-    arguments. `others` holds the merged arguments by name, with the same values as the
+    Turns each parameter of the module that a schedule merged into a view of the merged
+    argument. `others` holds the merged arguments by name, with the same values as the
     parameters.
     """
     for spec in program.arguments.values():

@@ -20,8 +20,8 @@ from distir.parallel.scripts.source_places import SourcePlace, place_of, running
 @dataclass(frozen=True)
 class NanOrigin:
     """
-    The op that gives NaN first on a rank, and its place in the module (None if no method of
-    the program runs it). `file` is that of the program.
+    The first op on a rank with NaN in its result, and its place in the module (None if
+    no method of the program runs the op). `file` is the program's file.
     """
 
     op: str
@@ -30,7 +30,10 @@ class NanOrigin:
 
 
 class _FirstNan(TorchDispatchMode):
-    """Notes the first op of a program whose result has NaN and whose operands have none."""
+    """
+    Records the first op of a program that has NaN in its result but not in its
+    operands.
+    """
 
     def __init__(self, file: str):
         super().__init__()
@@ -70,8 +73,8 @@ def check_nan(
     results: Mapping[int, torch.Tensor],
 ) -> None:
     """
-    Raises DistIRError, on every rank, if a result of a step has NaN on any rank. `given` are
-    this rank's arguments of the step. Every rank must call this.
+    Raises DistIRError, on every rank, if a result of a step has NaN on any rank.
+    `given` are this rank's arguments of the step. Every rank must call this function.
     """
     flag = torch.tensor(int(_has_nan(dict(results))), device=program.device)
     dist.all_reduce(flag, dist.ReduceOp.MAX)
@@ -89,7 +92,10 @@ def check_nan(
 
 
 def _message(every: Sequence[NanOrigin | str | None]) -> str:
-    """Says where NaN appears first, given what each rank found."""
+    """
+    Returns an error message that names the place where NaN appears first. `every` has
+    the finding of each rank.
+    """
     given = [(rank, name) for rank, name in enumerate(every) if isinstance(name, str)]
     if given:
         rank, name = given[0]

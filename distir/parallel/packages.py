@@ -32,8 +32,8 @@ LOADED = "distir_package_"
 
 def cache_folder() -> Path:
     """
-    Returns the folder of cached packages: that of the environment variable
-    `DISTIR_CACHE`, or `distir` in the user's cache folder.
+    Returns the folder of cached packages: the environment variable `DISTIR_CACHE`, or
+    `distir` in the user's cache folder.
     """
     if given := os.environ.get(CACHE):
         return Path(given)
@@ -48,8 +48,8 @@ def shared_package(
     Returns the folder of a package. Rank 0 makes its files by calling `make`, unless
     the cache has them under the key that `key_of` returns on rank 0. The key stands for
     everything that the package depends on; with None, nothing is cached. Every rank
-    must call this, and each node gets a copy of the files. If rank 0 fails, every rank
-    raises an error. Raises DistIRError.
+    must call this function, and each node gets a copy of the files. If rank 0 fails,
+    every rank raises an error.
     """
     sent: list[Any] = [None]
     if dist.get_rank() == 0:
@@ -77,7 +77,10 @@ def shared_package(
 
 
 def cached_folder(key: str | None) -> Path | None:
-    """Returns the folder of the files cached under `key`, or None if there are none."""
+    """
+    Returns the folder of the files cached under `key`, or None if there are no such
+    files.
+    """
     folder = None if key is None else cache_folder() / key
     return folder if folder is not None and folder.is_dir() else None
 
@@ -94,7 +97,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def keep_files(key: str | None, files: Mapping[str, bytes]) -> Path:
     """
     Writes `files` to the cache under `key`, or to a temporary folder if `key` is None,
-    and returns their folder. If the cache has the key, nothing is written. Several
+    and returns their folder. Writes nothing if the cache already has the key. Several
     ranks can write at the same time, because they write the same content. Raises
     DistIRError if the folder cannot be written.
     """
@@ -118,7 +121,7 @@ def keep_files(key: str | None, files: Mapping[str, bytes]) -> Path:
 class Package:
     """
     The Python modules of the package in `folder`: `program` (its tables, and a class
-    for each distinct rank), `runtime`, and others that `module` returns.
+    for each distinct rank), `runtime`, and the modules that `module` returns.
     """
 
     def __init__(self, folder: Path):
@@ -144,8 +147,8 @@ class Package:
 
 def save_constants(imported: ImportedModel, path: Path) -> None:
     """
-    Writes the weights of a program, which may have several entries, to a file, except
-    for the parameters, which the module itself holds.
+    Writes the weights of a program to a file, except for the parameters, which the
+    module itself holds. The program may have several entries.
     """
     from distir.program import arguments_of, entry_function, entry_points
     from distir.program.weights import save_weights

@@ -1,4 +1,4 @@
-"""The module that a training script uses in the place of the user's own."""
+"""The module that a training script uses in place of the user's own module."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ from distir.parallel.weights import batch_counters, whole_state
 
 class ParallelModule(GenerationMethods):
     """
-    A module that runs on several processes. `distir.parallelize` makes it on each of
-    them.
+    A module that runs on several processes, made on each of them by
+    `distir.parallelize`.
 
     Its parameters have the names of the source module and are `DTensor`s. Each process
-    holds its part of each parameter; with a pipeline, a process holds only the
-    parameters of its own stages. In training mode, a call returns the loss of the
-    global batch, and `backward` of this loss fills the gradients. In evaluation mode, a
-    call returns this rank's part of the output.
+    holds its part of each parameter; with a pipeline, only of its own stages'
+    parameters. In training mode, a call returns the loss of the global batch, and
+    `backward` of this loss fills the gradients. In evaluation mode, a call returns this
+    rank's part of the output.
 
-    A rank must be given part `data_rank` of `data_ranks` equal parts of the batch;
-    `sampler` returns the samples of this part. `normalisations` is the number of times
-    that a step updates the statistics of batch normalisation. `check`, if given,
-    compares the first step with a step of the source module. `check_padding`, if given,
-    checks that padding does not change the result of the first padded call.
+    Each rank must get part `data_rank` of `data_ranks` equal parts of the batch;
+    `sampler` returns its samples. `normalisations` is the number of times that a step
+    updates the statistics of batch normalisation. `check` compares the first step with
+    a step of the source module, and `check_padding` checks the first padded call; None:
+    no check.
     """
 
     def __init__(
@@ -135,10 +135,10 @@ class ParallelModule(GenerationMethods):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """
-        Runs the module on this rank's part of the batch. The arguments are those of the
-        source module, and in training mode the labels as one more positional argument.
-        Returns the loss of the global batch in training mode, and this rank's part of
-        the output in evaluation mode.
+        Runs the module on this rank's part of the batch. The arguments are the source
+        module's arguments, followed in training mode by the labels. Returns the loss of
+        the global batch in training mode, and this rank's part of the output in
+        evaluation mode.
         """
         if not self.training:
             return self._output(args, kwargs)
@@ -148,15 +148,15 @@ class ParallelModule(GenerationMethods):
 
     def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """
-        Runs forward and backward. Returns the loss of the global batch; all gradients
-        are then filled.
+        Runs forward and backward. Returns the loss of the global batch, and fills all
+        gradients.
 
-        If the module was parallelized without a loss and gives outputs, `loss` is a
-        function of the output, and of `target` if that is given: any structure, of which
-        tensors that have a row for each sample of this rank's part are divided into
-        micro-batches. With a pipeline, the ranks of the last stage call it, once for each
-        micro-batch. The loss is the mean over micro-batches and parts of the batch. Raises
-        DistIRError.
+        For a module without a loss that gives outputs, `loss` is a function of the
+        output, and of `target` if given. Tensors in `target` with a row for each sample
+        of this rank's part are divided into micro-batches. With a pipeline, the ranks
+        of the last stage call `loss`, once for each micro-batch. Returns its mean over
+        micro-batches and parts of the batch. Raises DistIRError if the arguments do not
+        fit.
         """
         if not self._program.gradients:
             loss = self._loss(args, kwargs)
@@ -173,8 +173,9 @@ class ParallelModule(GenerationMethods):
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """
-        Compiles the program of a training step for a global batch: the arguments of the module
-        and, with a loss, the labels. Every rank must call this. Raises DistIRError.
+        Compiles the program of a training step for a global batch: the arguments of the
+        module and, with a loss, the labels. Every rank must call this. Raises
+        DistIRError on failure.
         """
         given = self._given(self._program, args, kwargs)
         names = {id(tensor): name for name, tensor in given.items()}
@@ -194,20 +195,20 @@ class ParallelModule(GenerationMethods):
 
     def whole_state_dict(self) -> dict[str, torch.Tensor]:
         """
-        Returns, on rank 0, the state dictionary of the source module with the values of now:
-        whole tensors on the CPU. Other ranks get an empty dictionary. Every rank must call
-        this.
+        Returns, on rank 0, the source module's state dictionary with the current
+        values: whole tensors on the CPU. Other ranks get an empty dictionary. Every
+        rank must call this method.
         """
         return whole_state(self._named(), self._inputs.source, self._program.device)
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """
-        Writes the module with the values of now as `save_pretrained` of the source module
-        does, with its `options`. Every rank must call this. Of models of transformers each
-        rank writes some files, with an index, of at most `max_shard_size` ("1GB" by
-        default), so that no rank holds the whole model. Of others, and with options that
-        need all values, rank 0 does. `state_dict=` are values that were brought together
-        before. Raises DistIRError if the source module has no such method.
+        Writes the module with its current values, as `save_pretrained` of the source
+        module does with `options`. Every rank must call this method. For models of
+        transformers, each rank writes some files of at most `max_shard_size` ("1GB" by
+        default), with an index, so that no rank holds the whole model. For other models
+        and other options, rank 0 writes all files. `state_dict=` passes whole values.
+        Raises DistIRError if the source module has no such method.
         """
         source = self._inputs.source
         if not hasattr(source, "save_pretrained"):
@@ -233,10 +234,10 @@ class ParallelModule(GenerationMethods):
         parameters: Iterable[torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """
-        Scales all gradients, or those of some `parameters`, so that their norm, over the
-        parameters of all stages, is at most `max_norm`. Returns the norm before scaling.
-        `norm_type` is the order of the norm; `inf` stands for the largest magnitude. Every
-        rank must call this.
+        Scales all gradients, or the gradients of `parameters`, so that their norm over
+        all stages is at most `max_norm`. Returns the norm before scaling. `norm_type`
+        is the order of the norm; `inf` stands for the largest magnitude. Every rank
+        must call this method.
         """
         # The same type on all ranks, even if their stages have other parameters.
         kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
@@ -281,14 +282,16 @@ class ParallelModule(GenerationMethods):
         results: Mapping[int, torch.Tensor],
         named: Mapping[str, torch.Tensor],
     ) -> None:
-        """Stores the new values of buffers and states. Every rank must call this."""
+        """
+        Stores the new values of buffers and states. All ranks must call this method.
+        """
         self._stored.update(program, results, named)
         for counter in self._counters:
             self.get_buffer(counter).add_(self._normalisations)
 
     def _outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """
-        Returns the outputs of this rank's part of the batch in training mode, whose
+        Returns the outputs of this rank's part of the batch in training mode. Their
         gradients run the backward.
         """
         if self._program.is_pipeline or self._program.parts > 1:
@@ -352,8 +355,8 @@ class ParallelModule(GenerationMethods):
         target: Sequence[Any],
     ) -> torch.Tensor:
         """
-        Runs forward and backward with a loss that is a function of the output and the
-        target. Returns the mean of the losses of all parts of the batch.
+        Runs forward and backward with a loss of the output and the target. Returns the
+        mean of the losses of all parts of the batch.
         """
         if not self._program.is_pipeline and self._program.parts < 2:
             value = loss(self._outputs(args, kwargs), *target)
@@ -402,10 +405,7 @@ class ParallelModule(GenerationMethods):
         *,
         is_announced: bool = False,
     ) -> tuple[RankProgram, Batch, Needed]:
-        """
-        Returns the program of a step, the batch that a call gives it, and the tensors that need
-        gradients.
-        """
+        """Returns a step's program, its batch, and the tensors that need gradients."""
         averages = not self._program.gradients
         batch = self._shared(
             self._program, args, kwargs, averages=averages, is_announced=is_announced
@@ -432,8 +432,7 @@ class ParallelModule(GenerationMethods):
     ) -> dict[int, torch.Tensor]:
         """
         Runs a program on a batch and returns its results by index. If gradients
-        overflow because the scale of the loss is too large, the program runs again with
-        a smaller scale.
+        overflow, the program runs again with a smaller scale of the loss.
         """
         batch = self._own_part(program, given)
         while True:
@@ -484,9 +483,9 @@ class ParallelModule(GenerationMethods):
         example: Callable[[], Example] | None = None,
     ) -> RankProgram:
         """
-        Returns the program of evaluation, or of the loss in evaluation mode (`has_loss`), for
-        batches of these shapes, of which `example` returns one (None: those of the example of
-        the module). Every rank must call this.
+        Returns the program of evaluation, or of the loss in evaluation mode
+        (`has_loss`), for batches of the shapes `shapes` (None: the example's).
+        `example` returns such a batch. Every rank must call this method.
         """
         key = autocast, has_loss, shapes
         if key not in self._evaluations:
@@ -517,8 +516,8 @@ class ParallelModule(GenerationMethods):
         is_announced: bool = False,
     ) -> Batch:
         """
-        Returns the batch of a call, of which this rank is given a part. Raises DistIRError,
-        on every rank.
+        Returns the global batch of a call. Raises DistIRError, on every rank, if parts
+        do not fit.
         """
         given = self._batch(program, args, kwargs)
         batch = self._shapes.of(
@@ -553,8 +552,8 @@ class ParallelModule(GenerationMethods):
         kwargs: Mapping[str, Any],
     ) -> Example:
         """
-        Returns a global batch of the shapes of a call, of which this rank has a part. `program`
-        takes the inputs of the call by their names.
+        Returns an example of a global batch with the shapes of `batch`, in the
+        structure of a call.
         """
         call = distinct(self._inputs.source, args, kwargs)
         args, kwargs = self._inputs.here(call)
@@ -565,9 +564,9 @@ class ParallelModule(GenerationMethods):
         self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, torch.Tensor]:
         """
-        Returns the inputs and labels of a call, by name. If `torch.autocast` is on,
-        floats are cast to the types that the program takes. Each tensor holds the
-        values that the call gives: the whole tensor, or this rank's part of the batch.
+        Returns the inputs and labels of a call, by name: whole tensors or this rank's
+        part of the batch, as in the call. If `torch.autocast` is on, floats are cast to
+        the types of the program.
         """
         given = self._given(program, args, kwargs)
         if not enabled_devices():

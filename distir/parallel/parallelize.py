@@ -82,8 +82,8 @@ def in_words_of_python(message: str) -> str:
 @contextlib.contextmanager
 def in_python() -> Generator[None]:
     """
-    Returns a context manager that rewrites the messages of errors: options of commands
-    become arguments of `parallelize`. Raises DistIRError again with the new message.
+    Returns a context manager that rewrites the messages of DistIRErrors: options of
+    commands become arguments of `parallelize`.
     """
     try:
         yield
@@ -135,28 +135,29 @@ def parallelize(
     **distribution: Unpack[ParallelizeOptions],
 ) -> ParallelModule:
     """
-    Returns a `ParallelModule`: the module, distributed over all processes that call
-    this, under `torchrun`, or on a single process.
+    Returns a `ParallelModule`: the module distributed over all processes that call this
+    function under `torchrun`, or on a single process.
 
     - `args`, `kwargs`: example inputs of the global batch. All values in them that are
       not tensors become fixed. For a batch with another number of samples, or another
       length, a call compiles another program over the same parameters, once for each
       shape. If the samples of a batch cannot be divided evenly among the ranks, each
-      sample is taken several times, which leaves the mean as it is.
+      sample is taken several times, which does not change the mean.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`; the label -100
       is ignored), `mse`, a function of the module's output and the labels, or None if
-      the module's output is the loss. If it is None and the module returns no scalar,
-      or `outside`, the module gives its outputs in training mode too, and the script
-      computes any loss from them, as with `DistributedDataParallel`: each rank takes
-      the mean loss of its part of the batch, and gradients are averaged over the parts.
+      the module's output is the loss. With `outside`, or None and a module that returns
+      no scalar, the script computes any loss from the module's outputs, as with
+      `DistributedDataParallel`: each rank takes the mean loss of its part of the batch,
+      and gradients are averaged over the parts.
     - `labels`: an example of the labels of the global batch: a tensor, or several in a
       tuple, list or dictionary. Give it if `loss` is a function and does not determine
       their shapes.
-    - `cluster`: a built-in cluster or the file of one. Decisions that depend on speed
-      use it.
+    - `cluster`: a built-in cluster or a cluster file, for decisions that depend on
+      speed.
     - `schedule`: the name of the pipeline's schedule, or a schedule script
-      (`docs/schedules.md`): a function, or the file of one.
-    - `fused_attention`: whether attention that a module writes out becomes one op.
+      (`docs/schedules.md`): a function or a file.
+    - `fused_attention`: whether attention that a module writes as several ops becomes
+      one op.
     - `equal_features`: asserts that each sample has as many places for features of
       images or sounds as the module gives it (`masked_scatter`). Models with such
       features need this for micro-batches. The results of a sample with another number
@@ -166,51 +167,50 @@ def parallelize(
       once in a step. Gradients have the type of their parameters. In f16 the loss is
       scaled; if gradients overflow, the step is computed again with a smaller scale.
     - `float8`: `tensor`, `row` or `row-gw-hp`, the scaling of 8-bit floats, as in
-      `distir import`. Products of activations with parameters, except those of the
-      head, are then computed in 8-bit floats.
+      `distir import`. Products of activations with parameters, except in the head, are
+      then computed in 8-bit floats.
     - `kernels`: files MODULE.py with kernels that a schedule names. DistIR's own
       kernels need no file.
     - `batch_norm`: the samples from which batch normalisation takes its statistics in
-      training. `batch`: the whole batch, so that the result is that of one process
-      (PyTorch's SyncBatchNorm). `device`: each device's own samples in each micro-batch
-      (as in DistributedDataParallel).
+      training. `batch`: the whole batch, as on one process (PyTorch's SyncBatchNorm).
+      `device`: each device's own samples in each micro-batch (as in
+      DistributedDataParallel).
     - `plan`: the result of `distir.search` for this module, loss and batch, or its
       file. It replaces `cluster`, the degrees and all other options of distribution.
     - `weights`: the first values of parameters and buffers, instead of the module's: a
-      safetensors file, a folder of such files as `save_pretrained` of transformers
-      writes it, a file of `torch.save`, or a checkpoint of torch.distributed.checkpoint.
-      Each rank reads only its own parts of safetensors files and checkpoints. The
-      module can be on the meta device.
+      safetensors file, a folder of such files from `save_pretrained` of transformers, a
+      file of `torch.save`, or a checkpoint of torch.distributed.checkpoint. Each rank
+      reads only its own parts of safetensors files and checkpoints. The module can be
+      on the meta device.
     - `seed`: the seed for parameters that have no values, because they are on the meta
       device or fake, and that `weights` lacks.
     - `check`: `import` compares the program with the module, on the example inputs and
-      on others, before anything is compiled (see `import_torch`). `step` also compares
-      the loss and the gradients of the first step with those of the module on one
-      process. `off` compares nothing.
+      on other inputs, before compilation (see `import_torch`). `step` also compares the
+      loss and the gradients of the first step with the module's on one process. `off`
+      compares nothing.
     - `allow`: the differences from the module that are accepted: `control-flow`,
       `python-random`, `custom-backward`, `mismatch` (`trust.ACCEPTED`).
-    - `compiled`: whether `torch.compile` makes the kernels of the program's functions.
-      It takes about a minute at the first step.
+    - `compiled`: whether `torch.compile` compiles the program's functions, which takes
+      about a minute at the first step.
     - `shapes`: further global batches, whose programs are compiled at once. Each is a
       list of the positional arguments of the module, followed by the labels if there is
       a loss. Their values do not matter.
     - `max_programs`: the largest number of shapes of batches. A call with another shape
       is an error.
-    - `pad_to`: a call pads sequences to a multiple of this number (64), or to the least
-      of these lengths ([32, 48, 64]) that has room for the longest of all ranks.
-      Sequences are dimension 1 of all inputs and labels of integers and flags; a
-      dictionary names others, with lengths of their own. Outputs are returned without
-      the appended elements. At the first padded call, rank 0 runs the module with and
-      without padding: a loss or an output that padding changes is an error. `pad_with`:
-      the numbers to append, by the name of an input, or under `labels`; by default 0,
-      and -100 for integer labels.
+    - `pad_to`: a call pads sequences to a multiple of this number (64), or to the
+      smallest of these lengths ([32, 48, 64]) that has room for the longest sequence of
+      all ranks. Sequences are dimension 1 of all inputs and labels of integers and
+      flags; a dictionary names other inputs, each with its lengths. Outputs are
+      returned without the appended elements. At the first padded call, rank 0 runs the
+      module with and without padding: a loss or an output that padding changes is an
+      error. `pad_with`: the numbers to append, by the name of an input, or under
+      `labels`; by default 0, and -100 for integer labels.
     - `detect_nan`: a step whose loss or gradients have NaN runs again, op by op. The
       error then names the module in which NaN appears first. Each step waits for its
       results.
     - `shared_with`: parallel modules whose source modules share parameters or buffers
-      with `module`. The new parallel module then uses the tensors of these modules, so
-      that several modules made of the same submodules train one set of parameters. All
-      of them need the same options.
+      with `module`. The new parallel module uses their tensors, so that all of them
+      train one set of parameters. All need the same options.
     - `distribution`: options of `distir distribute`. `r`, `d`, `e`, `c`, `t`, `p` are
       degrees of parallelism; their product is the number of processes. `k` is the
       number of micro-batches. Further options: `zero`, `no_sync`, `checkpoint`,
@@ -220,7 +220,7 @@ def parallelize(
       from which the script computes the loss are DTensors if t splits them, such as
       logits split over words (see `ParallelModule.cross_entropy`).
 
-    Raises DistIRError, on every rank.
+    Raises DistIRError, on every rank, if the module cannot be imported or distributed.
     """
     kwargs = dict(kwargs or {})
     own = one_of("batch_norm", batch_norm, BATCH_NORMS, "parallelize") == "device"
@@ -419,7 +419,7 @@ def _planned(
 ) -> Request:
     """
     Returns the request for a plan. Raises DistIRError if `cluster` or `options` of
-    distribution are given too.
+    distribution are also given.
     """
     plain = DistributionOptions()
     given = [
@@ -455,7 +455,10 @@ def _degrees(distribution: DistributionOptions | SavedPlan) -> str:
 
 
 def _join() -> None:
-    """Starts communication with the other processes, unless the script has done so."""
+    """
+    Starts communication with the other processes, unless the script has already started
+    it.
+    """
     if dist.is_initialized():
         return
     backend = "nccl" if torch.cuda.is_available() else "gloo"
@@ -470,8 +473,8 @@ def _device() -> torch.device:
     """
     Returns the device on which this process computes: a GPU if the processes
     communicate by NCCL, alone or beside a backend for CPUs, else the CPU. The GPU is
-    the one that the script has chosen. If CUDA is not in use yet, it is the GPU with
-    this process's number on its node. Raises DistIRError if there is no such GPU.
+    the script's choice, or, if CUDA is not in use yet, the GPU with this process's
+    number on its node. Raises DistIRError if there is no such GPU.
     """
     if "nccl" not in dist.get_backend_config():
         return torch.device("cpu")

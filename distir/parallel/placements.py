@@ -62,7 +62,7 @@ def innermost_shard(
 ) -> tuple[int, tuple[str, int | None]] | None:
     """
     Returns the dimension that an axis outside `batch` splits, and the axis with its run
-    length. Returns None if no such axis or more than one splits the tensor, or if an
+    length. Returns None if no such axis or several such axes split the tensor, or if an
     axis of the batch splits the same dimension further.
     """
     found = [

@@ -55,9 +55,10 @@ class RankProgram:
         program: Any = None,
     ):
         """
-        Reads a package. `program` is its Python module with the program, by default the
-        main one. `opaque` has the opaque modules that the program calls, by their names. `sharded_outputs` tells whether outputs from which
-        the caller computes the loss stay split over axes that do not split the batch.
+        Reads a package. `program` is the Python module with the program, by default the
+        package's main program. `opaque` has the opaque modules that the program calls,
+        by their names. `sharded_outputs` tells whether outputs from which the caller
+        computes the loss stay split over axes that do not split the batch.
         """
         self._sharded_outputs = sharded_outputs
         self.device = device
@@ -131,8 +132,8 @@ class RankProgram:
 
     def unread(self, name: str, parameter: torch.Tensor, seed: int) -> torch.Tensor:
         """
-        Returns initial values for a parameter without values that no op reads. They are
-        drawn from `seed` and `name`.
+        Returns initial values, drawn from `seed` and `name`, for a parameter without
+        values that no op reads.
         """
         shape = tuple(parameter.shape)
         spec = self._runtime.Tensor(name, parameter.dtype, shape, role="parameter")
@@ -181,9 +182,9 @@ class RankProgram:
     ) -> torch.Tensor:
         """
         Returns this rank's part of a complex buffer. It shares the memory of `part`,
-        which holds the same numbers as pairs of real ones. If the buffer is split, the
-        result is a DTensor. If the pairs themselves are split, the result is a copy of
-        the `whole` buffer.
+        which holds the same numbers as pairs of real numbers. If the buffer is split,
+        the result is a DTensor. If the pairs themselves are split, the result is a copy
+        of the `whole` buffer.
         """
         if spec.split and spec.split[-1]:
             return whole.to(self.device).clone()
@@ -203,7 +204,7 @@ class RankProgram:
     def replicated(self, parameter: torch.Tensor) -> DTensor:
         """
         Returns a parameter that no op reads as a replicated DTensor, on the mesh of
-        this rank's other parameters. Every rank must give the same values.
+        this rank's other parameters. Every rank must pass the same values.
         """
         first = [s.mesh for s in self.arguments.values() if s.role == "parameter"]
         others = [name for name, s in self.specs.items() if self.rank in s.ranks]
@@ -213,8 +214,8 @@ class RankProgram:
 
     def other(self, spec: Any) -> torch.Tensor:
         """
-        Returns this rank's part of a value that the source module does not have: a
-        constant that the exporter made, or zeros as the first value of a state.
+        Returns this rank's part of a value that the source module lacks: a constant
+        that the exporter made, or zeros as the initial value of a state.
         """
         if spec.name in self.constants:
             return self.part(spec, self.constants[spec.name]).to(self.device)
@@ -223,7 +224,7 @@ class RankProgram:
 
     def sharding_of(self, spec: Any) -> tuple[Any, ...]:
         """
-        Returns a key for the places of a tensor's parts. Two tensors, even of two
+        Returns a key for the placement of a tensor's parts. Two tensors, even of two
         programs, have equal keys if their parts are on the same devices.
         """
         mesh = self.specs.get(spec.mesh)
@@ -243,7 +244,9 @@ class RankProgram:
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether ranks hold different arguments."""
+        """
+        Whether the program is a pipeline, in which ranks hold different arguments.
+        """
         world = dist.get_world_size()
         return any(len(spec.ranks) < world for spec in self.specs.values())
 
@@ -269,8 +272,8 @@ class RankProgram:
 
     def place_in_batch(self, rank: int | None = None) -> tuple[int, int]:
         """
-        Returns the index of the part of the batch that `rank` (by default this rank)
-        must be given, and the number of parts.
+        Returns the index of the part of the batch that the caller must pass to `rank`
+        (by default this rank), and the number of parts.
         """
         rank = self.rank if rank is None else rank
         meshes = self.specs.values()
@@ -278,9 +281,9 @@ class RankProgram:
 
     def of_batch(self, spec: Any, given: torch.Tensor) -> torch.Tensor:
         """
-        Returns this rank's part of an input as the program takes it. `given` is the
-        part of the batch that the caller gave. Raises DistIRError if its shape or type
-        is wrong.
+        Returns this rank's part of an input in the layout that the program takes.
+        `given` is the part of the batch that the caller passed. Raises DistIRError if
+        its shape or type is wrong.
         """
         expected, own = self._batches.share(spec, self.batch_axes())
         what, another = f"{spec.role} {spec.name!r}", "an example of another batch"
@@ -321,7 +324,9 @@ class RankProgram:
         return self.part_shape(split[0])[0]
 
     def is_of_batch(self, index: int) -> bool:
-        """Whether a result has a row for each sample of this rank's part of the batch."""
+        """
+        Whether a result has a row for each sample of this rank's part of the batch.
+        """
         spec = self.all_results[index]
         if not self.batch_axes():
             sizes = [a.shape[0] for a in self.all_arguments if a.name in self.inputs]
@@ -338,8 +343,9 @@ class RankProgram:
     @contextmanager
     def running(self) -> Generator[None]:
         """
-        The state in which methods of the program run: opaque modules are this module's,
-        autograd records nothing, `torch.autocast` has no effect, errors name the source.
+        A context manager in which methods of the program run: opaque modules are the
+        module's own, autograd records nothing, `torch.autocast` has no effect, and
+        errors name the source.
         """
         if self._opaque_module is not None:
             self._opaque_module.MODULES = self._opaque
@@ -351,7 +357,7 @@ class RankProgram:
         """
         Runs the program on this rank's parts of all arguments, given by name. Returns
         the results by their index in the table of results. `torch.autocast` has no
-        effect on it.
+        effect on the program.
         """
         arguments = [values[spec.name] for spec in self.arguments.values()]
         with self.running():
@@ -360,9 +366,9 @@ class RankProgram:
 
     def start(self, values: Mapping[str, torch.Tensor]) -> Any:
         """
-        Runs the forward of a program whose loss the caller computes, on this rank's parts
-        of the arguments but for the gradients of results. Returns the call, for `taken` and
-        `resume`.
+        Runs the forward of a program whose loss the caller computes, on this rank's
+        parts of all arguments except the gradients of results. Returns the call, an
+        object that `taken` and `resume` take.
         """
         arguments = [values.get(spec.name) for spec in self.arguments.values()]
         with self.running():
@@ -370,8 +376,8 @@ class RankProgram:
 
     def taken(self, call: Any) -> dict[int, torch.Tensor]:
         """
-        Returns the results of a forward, by their index in the table of results. The call
-        holds them no longer.
+        Returns the results of a forward, by their index in the table of results, and
+        removes them from the call.
         """
         places = list(self.results)
         given = [places[i] for i in self.body.places.given]
@@ -381,9 +387,10 @@ class RankProgram:
         self, call: Any, gradients: dict[str, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """
-        Runs the backward of a call, up to the next micro-batch if there is one. `gradients`
-        has this rank's parts of the gradients of results, by the results' names, and is
-        emptied. At the end, returns the other results, by index; before, nothing.
+        Runs the backward of a call, up to the next micro-batch if there is one.
+        `gradients` has this rank's parts of the gradients of results, by the results'
+        names, and is emptied. Returns the remaining results by index at the end of the
+        step, and an empty dictionary before.
         """
         specs = list(self.arguments.values())
         awaited = [specs[i].gradient_of for i in self.body.places.awaited]
@@ -398,8 +405,8 @@ class RankProgram:
 
     def of_micro_batch(self, spec: Any) -> Any:
         """
-        Returns the description of a micro-batch's rows of a result, or of its gradient,
-        whose loss the caller computes.
+        Returns the description `spec` of a result or its gradient, reduced to the rows
+        of one micro-batch, for which the caller computes the loss.
         """
         if self.parts < 2:
             return spec
@@ -409,8 +416,8 @@ class RankProgram:
 
     def given_output(self, index: int, value: torch.Tensor) -> torch.Tensor:
         """
-        Returns the rows, of an output that a call gives, which belong to this rank's part
-        of the batch. Every rank that has it must call this.
+        Returns the rows of the output `value` that belong to this rank's part of the
+        batch. All ranks that have this output must call this method.
         """
         spec = self.of_micro_batch(self.all_results[index])
         if spec.mesh is None or self._shard_of(index) is not None:
@@ -420,8 +427,8 @@ class RankProgram:
     def _shard_of(self, index: int) -> tuple[int, tuple[str, int | None]] | None:
         """
         Returns the dimension in which a call returns result `index` split, and the axis
-        that splits it, with its run length. Returns None if the call returns the whole
-        of this rank's part of the batch.
+        that splits the dimension, with its run length. Returns None if the call returns
+        the whole result for this rank's part of the batch.
         """
         if not self._sharded_outputs:
             return None
@@ -429,11 +436,10 @@ class RankProgram:
 
     def as_sharded(self, index: int, value: torch.Tensor) -> torch.Tensor:
         """
-        Returns the output of a call for result `index`. `value` is the tensor that
-        `given_output` returned. If the result stays split over an axis, the output is a
-        DTensor on the mesh of this axis, of which `value` is this rank's shard.
-        Otherwise it is `value` itself. The rows are those of this rank's part of the
-        batch.
+        Returns the output of a call for result `index`, with the rows of this rank's
+        part of the batch. `value` is the tensor that `given_output` returned. If the
+        result stays split over an axis, the output is a DTensor on the mesh of this
+        axis with `value` as this rank's shard. Otherwise the output is `value` itself.
         """
         found = self._shard_of(index)
         if found is None:
@@ -454,10 +460,11 @@ class RankProgram:
 
     def gradient_part(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """
-        Returns this rank's part of the gradient of result `index` as the program takes it,
-        given that of the rows that `given_output` returned; None for zeros. A result
-        without rows of its own for each part of the batch has the sum of the gradients of
-        all parts. Every rank that has the result must call this.
+        Returns this rank's part of the gradient of result `index` in the layout that
+        the program takes. `gradient` belongs to the rows that `given_output` returned;
+        None stands for zeros. For a result without separate rows for each part of the
+        batch, the gradients of all parts are summed. Every rank that has the result
+        must call this method.
         """
         result = self.of_micro_batch(self.all_results[index])
         spec = self.of_micro_batch(self.gradients[result.name])
@@ -494,8 +501,8 @@ class RankProgram:
 
     def batch_groups(self) -> list[Any]:
         """
-        Returns the process groups of the axes that split the batch, outermost first: the
-        ranks that differ from this one in their parts of the batch alone.
+        Returns the process groups of the axes that split the batch, outermost first.
+        Ranks of such a group differ only in their part of the batch.
         """
         axes = self.batch_axes()
         name = next(name for name, s in self.specs.items() if self.rank in s.ranks)
@@ -504,8 +511,8 @@ class RankProgram:
 
     def everywhere(self, spec: Any, value: torch.Tensor | None) -> torch.Tensor:
         """
-        Returns, on all ranks, a tensor that only the ranks of its mesh hold. They hold
-        it whole; other ranks pass None as `value`.
+        Returns, on all ranks, a tensor that only the ranks of its mesh hold, each as a
+        whole. Other ranks pass None as `value`.
         """
         ranks = self.specs[spec.mesh].ranks if spec.mesh else [0]
         if len(ranks) < dist.get_world_size():
@@ -522,7 +529,8 @@ class RankProgram:
         """
         Returns this rank's part of a value of this program, in the layout of the
         argument `wanted` of the program `target`. Returns None if this rank holds no
-        part there. Every rank must call this, unless the layouts are the same.
+        part of that argument. Every rank must call this method, unless the layouts are
+        the same.
         """
         if self.sharding_of(spec) == target.sharding_of(wanted):
             return value
@@ -534,7 +542,7 @@ class RankProgram:
     def output(self, index: int, value: torch.Tensor | None) -> torch.Tensor:
         """
         Returns the rows of a result that belong to this rank's part of the batch. With
-        a pipeline, the ranks of all stages get them. Every rank must call this.
+        a pipeline, the ranks of all stages get them. Every rank must call this method.
         """
         spec = self.all_results[index]
         mesh = self.specs.get(spec.mesh)
@@ -547,8 +555,8 @@ class RankProgram:
 
     def _of_batch_only(self, spec: Any, value: torch.Tensor) -> torch.Tensor:
         """
-        Returns this rank's part of a result after a change of layout: the result is
-        then split over the axes of the batch only.
+        Returns this rank's part of a result after resharding it to a split over the
+        axes of the batch only.
         """
         axes = self.batch_axes()
         kept = tuple(

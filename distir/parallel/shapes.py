@@ -1,6 +1,6 @@
 """
-Batches of other shapes than the example that a module was parallelized with: the ranks tell
-each other the shapes that they were given, and agree on the global batch.
+Batches of other shapes than the example with which a module was parallelized. The ranks
+exchange the shapes of their parts, and agree on the global batch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 @dataclass(frozen=True)
 class Example:
     """
-    A global batch whose values do not matter: the arguments of the module, and the labels.
-    Of its samples, the first `samples` are there again as copies; None if there are no copies.
+    A global batch whose values do not matter: the arguments of the module, and the
+    labels. Only the first `samples` samples differ; the others are copies of them.
+    None: there are no copies.
     """
 
     args: tuple[Any, ...]
@@ -42,15 +43,15 @@ class Batch:
     The batch of one call.
 
     - `given`: this rank's part of each input and label, by name;
-    - `shapes`: the shapes of the global batch; None for those of the example;
+    - `shapes`: the shapes of the global batch; None for the example's shapes;
     - `samples`: the number of different samples, if the global batch has several copies
       of each because the samples cannot be divided evenly among the ranks; None if it
       has each sample once. The mean over the copies equals the mean over the samples;
-    - `own`: the number of samples that the caller gave on this rank; None if this
-      number is the one that the program takes, on all ranks;
+    - `own`: the number of samples that the caller passed on this rank; None if every
+      rank passed the number that the program takes;
     - `start`: the index of this rank's first sample among the samples of all ranks;
-    - `lengths`: the lengths to which inputs and labels are padded, by name, and
-      `is_padded`: whether padding has changed the tensors of any rank.
+    - `lengths`: the lengths to which inputs and labels are padded, by name;
+    - `is_padded`: whether padding has changed the tensors of any rank.
     """
 
     given: dict[str, torch.Tensor]
@@ -70,8 +71,8 @@ class Batch:
         has_labels: bool,
     ) -> Example:
         """
-        Returns a global batch of these shapes, in the structure of a call with `args` and
-        `kwargs`. `names` has the names of the tensors of the call by their ids. With
+        Returns a global batch of these shapes, in the structure of a call with `args`
+        and `kwargs`. `names` maps the ids of the call's tensors to their names. With
         `has_labels`, the last of `args` are the labels.
         """
         shapes = dict(self.shapes or ())
@@ -97,10 +98,10 @@ class Batch:
         self, program: RankProgram, index: int, output: torch.Tensor
     ) -> torch.Tensor:
         """
-        Returns the part of result number `index`, an `output`, that belongs to the samples
-        that the caller gave; ranks may have computed copies of samples besides. Raises
-        DistIRError, on every rank, for an output of all samples together if some have more
-        copies than others.
+        Returns the part of `output`, result number `index`, that belongs to the samples
+        that the caller passed; ranks may also have computed copies of samples. Raises
+        DistIRError, on every rank, if the output combines all samples and some samples
+        have more copies than others.
         """
         if self.own is None or self.samples is None:
             return own_rows(program, index, output, self.own)
@@ -114,8 +115,8 @@ class SharedShapes:
     """
     Finds the global batch of a call of a program. `micro_batches` must divide each
     rank's part of the batch. Batches may have at most `max_programs` different shapes.
-    Sequences are padded by `padding`. Every rank must make one such object, and call it
-    at the same time as the other ranks.
+    Sequences are padded by `padding`. Every rank must make one such object, and call
+    its methods at the same time as the other ranks.
     """
 
     def __init__(
@@ -140,11 +141,12 @@ class SharedShapes:
         is_announced: bool,
     ) -> Batch:
         """
-        Returns the batch of which the ranks were `given` parts. If the parts have different
-        numbers of samples, a batch of which a loss `averages` has every sample equally often;
-        otherwise each rank gets its own samples, with its last one repeated. Shapes are known
-        to be meant if they are announced. Raises DistIRError, on every rank, if shapes do not
-        fit together, or are too many.
+        Returns the global batch of a call in which the ranks were `given` parts. If the
+        parts have different numbers of samples, a batch for a loss that `averages` has
+        every sample equally often; otherwise each rank gets its own samples, with its
+        last sample repeated. `is_announced` tells that the user announced the shapes.
+        Raises DistIRError, on every rank, if shapes do not fit together, or if there
+        are too many different shapes.
         """
         specs = [spec for spec in program.all_arguments if spec.name in given]
         tensors = [given[spec.name] for spec in specs]
@@ -194,7 +196,10 @@ class SharedShapes:
         averages: bool,
         is_announced: bool,
     ) -> Batch:
-        """Returns the same as `of`, for ranks whose tensors have the shapes `rows`."""
+        """
+        Returns the global batch of a call, without padding, for ranks whose tensors
+        have the shapes `rows`.
+        """
         expected = [program.part_shape(spec) for spec in specs]
         if all(row == expected for row in rows):
             return Batch(dict(given))
@@ -244,9 +249,9 @@ class SharedShapes:
         specs: Sequence[Any],
     ) -> None:
         """
-        Raises DistIRError, on every rank, if ranks that share a part of the batch were given
-        other samples of it: they would train on a mixture of both. It compares two numbers of
-        each tensor, so that rounding makes no difference.
+        Raises DistIRError, on every rank, if ranks that share a part of the batch were
+        given different samples, because they would train on a mixture of both. Compares
+        two numbers of each tensor, with a tolerance for rounding.
         """
         count = dist.get_world_size()
         places = [program.place_in_batch(rank)[0] for rank in range(count)]
@@ -278,8 +283,9 @@ class SharedShapes:
         shapes: Shapes,
     ) -> None:
         """
-        Raises DistIRError if the ranks were given the whole batch of the example instead of
-        their parts of it: then the global batch is as many times as large.
+        Raises DistIRError if every rank was given a whole batch with the example's
+        shapes instead of its part of the batch. The global batch would then be larger
+        by the number of parts.
         """
         parts = program.place_in_batch()[1]
         for spec, is_split, (_, shape) in zip(specs, split, shapes, strict=True):
@@ -295,7 +301,7 @@ class SharedShapes:
         )
 
     def _note(self, shapes: Shapes) -> None:
-        """Adds shapes to those that were seen. Raises DistIRError if they are too many."""
+        """Records shapes. Raises DistIRError if there are too many different shapes."""
         if len(self._seen) + 1 >= self._max_programs:
             shown = ", ".join(f"{name} {list(shape)}" for name, shape in shapes)
             raise DistIRError(
@@ -310,7 +316,10 @@ class SharedShapes:
     def _exchanged(
         self, tensors: Sequence[torch.Tensor], specs: Sequence[Any]
     ) -> list[list[list[int]]]:
-        """Returns the shapes of the tensors that each rank has. Raises DistIRError."""
+        """
+        Returns, for each rank, the shapes of its tensors. Raises DistIRError if a
+        tensor has a wrong number of dimensions.
+        """
         own: list[int] = []
         for tensor, spec in zip(tensors, specs, strict=True):
             rank = len(spec.shape)
@@ -351,7 +360,10 @@ class SharedShapes:
         split: Sequence[bool],
         rows: Sequence[Sequence[Sequence[int]]],
     ) -> list[int]:
-        """Returns the number of samples of each part of the batch. Raises DistIRError."""
+        """
+        Returns the number of samples of each part of the batch. Raises DistIRError if
+        shapes do not fit together.
+        """
         found: dict[int, int] = {}
         for rank, shapes in enumerate(rows):
             place = program.place_in_batch(rank)[0]
@@ -387,8 +399,8 @@ class SharedShapes:
         size: int,
     ) -> dict[str, torch.Tensor]:
         """
-        Returns this rank's `size` samples of the batch that has as many copies of every
-        sample as it needs.
+        Returns this rank's `size` samples of the global batch in which all samples have
+        the same number of copies.
         """
         place, _ = program.place_in_batch()
         sources = [
@@ -417,7 +429,9 @@ class SharedShapes:
 
 
 def _grown(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    """Returns a tensor with its last sample repeated, or with zeros, up to `size` samples."""
+    """
+    Returns a tensor with its last sample repeated, or with zeros, up to `size` samples.
+    """
     missing = size - tensor.shape[0]
     if not missing:
         return tensor
@@ -428,8 +442,8 @@ def _grown(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
     """
-    Returns two numbers of a tensor: its sum with random signs, which other values change by
-    about the second one, its norm.
+    Returns two numbers of a tensor: its sum with random signs, and its norm. Other
+    values change the sum by about the norm.
     """
     own = tensor.detach()
     flat = (torch.view_as_real(own) if own.is_complex() else own).cpu().double()
@@ -442,8 +456,8 @@ def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
 def check_rows(program: RankProgram) -> None:
     """
     Raises DistIRError, on every rank, if the samples of a batch cannot be divided
-    evenly among the ranks and a result from which the caller computes the loss does not
-    have one row for each sample.
+    evenly among the ranks and the caller computes the loss from a result without a row
+    for each sample.
     """
     for index, spec in enumerate(program.all_results):
         if spec.name in program.gradients and not program.is_of_batch(index):
@@ -461,9 +475,9 @@ def own_rows(
     program: RankProgram, index: int, output: torch.Tensor, samples: int | None
 ) -> torch.Tensor:
     """
-    Returns the output of this rank's own `samples`, of a batch in which ranks have copies of
-    their last ones (None: none has). Raises DistIRError, on every rank, for an output of all
-    samples together.
+    Returns the output for this rank's own `samples`, in a batch in which ranks have
+    copies of their last samples. None stands for a batch without copies. Raises
+    DistIRError, on every rank, for an output that combines all samples.
     """
     if samples is None:
         return output

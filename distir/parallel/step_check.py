@@ -1,5 +1,6 @@
 """
-Compares the first step of a parallel module with a step of its source on one process.
+Compares the first step of a parallel module with a step of its source module on one
+process.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _Step = dict[str, torch.Tensor]
 @dataclass(frozen=True)
 class StepCheck:
     """
-    Compares the loss and the gradients of a step with those of the source module of
+    Compares the loss and the gradients of a step with a step of the source module of
     `inputs`. Rank 0 runs the source module on the whole batch.
     """
 
@@ -65,8 +66,8 @@ class StepCheck:
         """
         Checks a step of a parallel module. `place` holds the index of this rank's part
         of the batch, and the number of parts. `gradients` belong to the tensors
-        `trained`. Every rank must call this. Raises DistIRError, on every rank, if the
-        step differs from the source's.
+        `trained`. Every rank must call this method. Raises DistIRError, on every rank,
+        if the step differs from the source module's step.
         """
         names = {id(p): name for name, p in parallel.named_parameters()}
         found: _Step = {"": loss.detach().cpu()}
@@ -96,9 +97,9 @@ class StepCheck:
 
     def _problem(self, parts: int, every: Sequence[Any]) -> str | None:
         """
-        Returns a text that says how a step differs from the source's, or None if it
-        does not. `every` holds the part of the batch, the state and the gradients of
-        each rank.
+        Returns a text on the difference between a step and the source module's step, or
+        None if they are equal. `every` holds the part of the batch, the state and the
+        gradients of each rank.
         """
         state: _Step = {}
         found: _Step = {}
@@ -189,8 +190,9 @@ class StepCheck:
 
 def check_copies(source: nn.Module, loss: Loss, example: Example) -> None:
     """
-    Raises DistIRError if the loss of a batch with copies of its samples is not that of the
-    batch. That of a module without values is taken for a mean if it is named.
+    Raises DistIRError if copies of the samples of a batch change the loss. For a module
+    without values, a loss given by name counts as a mean over samples; any other loss
+    raises DistIRError.
     """
     if example.samples is None:
         return
@@ -237,7 +239,7 @@ def _tensors(example: Example) -> list[torch.Tensor]:
 
 
 def loss_of_output(loss: Loss, output: Any, labels: Any = None) -> torch.Tensor:
-    """Returns the loss of a module's output, computed in the way of the program."""
+    """Returns the loss of a module's output, computed as the program computes it."""
     if callable(loss):
         return loss(output, labels)
     leaves = tensors_of(output)
@@ -251,9 +253,9 @@ def loss_of_output(loss: Loss, output: Any, labels: Any = None) -> torch.Tensor:
 
 def _joined(calls: Sequence[Any]) -> Any:
     """
-    Returns the arguments of the call for the whole batch, given those for its parts.
-    Tensors are concatenated along their first dimension. Scalars and other values come
-    from the first part.
+    Returns the arguments of the call for the whole batch, given the calls for its
+    parts. Concatenates tensors along their first dimension. Scalars and other values
+    come from the first part.
     """
     if len(calls) == 1:
         return calls[0]

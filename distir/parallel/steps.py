@@ -1,6 +1,6 @@
 """
-The programs of a training step. There is one for each set of tensors that need
-gradients and each type of `torch.autocast`, made when a step first needs it.
+The programs of a training step. There is one program for each set of tensors that need
+gradients and each type of `torch.autocast`. It is made when a step first needs it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Steps:
 
     The first program, `base`, computes the gradients of the parameters and example
     inputs that require them when the module is parallelized. `with_inputs` tells
-    whether any example input does. If nothing requires gradients yet, `base` computes
-    the gradients of all parameters. It is autocast to the type `autocast`; None for no
-    autocast. The module stores parameters in the form that `base` takes.
+    whether any example input requires gradients. If nothing requires gradients yet,
+    `base` computes the gradients of all parameters. It is autocast to the type
+    `autocast`; None for no autocast. The module stores parameters in the layouts that
+    `base` takes.
 
     `make` makes a program, on all ranks, from the names of the parameters, the names of
     the inputs (None for the example inputs that require gradients), and the type of
@@ -89,7 +90,7 @@ class Steps:
         """
         Returns the tensors that need gradients in this step on any rank. `named` holds
         the parameters and buffers of the module, and `given` the inputs and labels, by
-        name. Every rank must call this.
+        name. Every rank must call this method.
         """
         if not torch.is_grad_enabled():
             return Needed()
@@ -108,8 +109,8 @@ class Steps:
 
     def _is_new(self, own: Needed) -> bool:
         """
-        Whether the tensors that need gradients differ from those in the last step, on
-        this rank or, in a pipeline, on any rank.
+        Whether other tensors need gradients than in the last step, on this rank or, in
+        a pipeline, on any rank.
         """
         is_new = own != self._own
         if self.base.is_pipeline:
@@ -127,9 +128,10 @@ class Steps:
     ) -> RankProgram:
         """
         Returns the program that computes the gradients in `needed`, autocast to the
-        type `autocast`, for global batches of the shapes in `shapes` (None: those of
-        `base`), of which `example` returns one. If `needed` is empty, it computes the
-        gradients of `base`. Every rank must call this. Raises DistIRError.
+        type `autocast`, for global batches of the shapes in `shapes` (None: the shapes
+        of `base`). `example` returns such a batch. If `needed` is empty, the program
+        computes the gradients of `base`. Every rank must call this method. Raises
+        DistIRError if the program cannot be made.
         """
         needed = needed or self._first_needed
         key = needed, autocast, shapes
@@ -153,8 +155,8 @@ class Steps:
 
 def chosen_by(program: RankProgram) -> Chosen:
     """
-    Returns the layouts and pipeline stages of the tensors that a module keeps, so that
-    its other programs can follow them.
+    Returns the layouts and pipeline stages of the tensors that a module stores. The
+    module's other programs follow them.
     """
     kept = [s for s in program.all_arguments if s.role in KEPT_ROLES and s.mesh]
     layouts = {

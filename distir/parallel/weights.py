@@ -1,6 +1,6 @@
 """
-The values of parameters and buffers: at first those of the source module on rank 0; later whole
-tensors of them, brought together on rank 0.
+The values of parameters and buffers: initial values from the source module on rank 0,
+and whole tensors of later values, gathered on rank 0.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def values_of_rank_0(
     source: nn.Module, known: Collection[str] = ()
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """
-    Yields, on every rank, the name and the value that each parameter and buffer has on
-    rank 0. A shared parameter comes once, with its first name; tensors without values,
-    and those named in `known`, are left out. Only values that differ between ranks are sent. If all ranks made the
-    module from the same seed, nothing is sent.
+    Yields, on every rank, the name and rank 0's value of each parameter and buffer.
+    Yields a shared parameter once, with its first name. Leaves out tensors without
+    values, and the names in `known`. Sends only values that differ between ranks:
+    nothing if all ranks made the module from the same seed.
     """
     tensors = {
         name: tensor.detach()
@@ -100,10 +100,10 @@ def whole_state(
     named: Mapping[str, torch.Tensor], source: nn.Module, device: torch.device
 ) -> dict[str, torch.Tensor]:
     """
-    Returns, on rank 0, the whole tensors of the state dictionary of `source` by name, on the
-    CPU; other ranks get an empty dictionary. `named` has the parts of this rank, which with a
-    pipeline are those of its stages. At most one whole tensor is on a device at a time. Every
-    rank must call this.
+    Returns, on rank 0, the whole tensors of the state dictionary of `source` by name,
+    on the CPU; other ranks get an empty dictionary. `named` has the parts of this rank,
+    in a pipeline only of its stages' tensors. At most one whole tensor is on a device
+    at a time. Every rank must call this function.
     """
     state = source.state_dict(keep_vars=True)
     every: list[set[str]] = [set()] * dist.get_world_size()
@@ -133,8 +133,8 @@ def whole_state(
 
 def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """
-    Returns the whole of a tensor, also of a DTensor whose parts are on several ranks: these
-    must all call this.
+    Returns the whole of a tensor. If it is a DTensor with parts on several ranks, all
+    of them must call this function.
     """
     tensor = tensor.detach()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -21,9 +21,9 @@ class AddMeshPass(DistIRPass):
     that annotate arguments name the axes of this mesh.
 
     - `axes`: `NAME=SIZE` for each axis, outermost first; axes of size 1 are left out.
-    - `cluster`: the symbol of the module's `device.cluster`. It can be left out if the
-      module has one cluster or none. If the module has none: the name of a built-in
-      cluster, or a file.
+    - `cluster`: the symbol of the module's `device.cluster`; unnecessary if the module
+      has one cluster or none. If the module has none: the name of a built-in cluster,
+      or a file.
     """
 
     name = "add-mesh"

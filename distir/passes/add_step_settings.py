@@ -20,9 +20,9 @@ class AddStepSettingsPass(DistIRPass):
     """
     Turns hyper-parameters of the optimizer into arguments of the program, so that each
     step can have other values. The arguments are scalars with the role `setting`;
-    `dist.default` holds the value that the optimizer used before. A distributed program
-    gets one argument for each mesh. DistIR makes the PyTorch packages of training steps
-    from such programs.
+    `dist.default` holds the optimizer's previous value. A distributed program gets one
+    argument for each mesh. DistIR makes the PyTorch packages of training steps from
+    such programs.
 
     - `settings`: the hyper-parameters: `learning_rate`, `weight_decay` or both.
     """

@@ -28,7 +28,7 @@ class AutoParallelPass(RequestOptions, SearchOptions, DistIRPass):
     goes on, changing one option at a time: ZeRO stages, checkpoint policies, pipelines
     with searched layouts, meshes of more axes, schedules, stages (`search-stages`),
     numbers of micro-batches and overlapped communication. It skips plans that a bound
-    rules out, and simulates the others. `dist.notes` records the chosen plan, the
+    rules out, and simulates all other plans. `dist.notes` records the chosen plan, the
     number of plans tried, and the distance from the bound.
 
     A module with a `device.mesh` keeps that mesh: the search then chooses only the
@@ -44,8 +44,8 @@ class AutoParallelPass(RequestOptions, SearchOptions, DistIRPass):
       powers of two;
     - `e`: degrees of expert parallelism, by default all that divide the number of
       experts;
-    - `expert_axes`: the axes over which experts are dealt out, by default "e" alone, and
-      "e" with "t" or "c";
+    - `expert_axes`: the axes over which experts are distributed, by default "e" alone,
+      and "e" with "t" or "c";
     - `r`: numbers of groups that each hold a copy of the tensors that ZeRO splits, by
       default all;
     - `no_sync` (`off`, `on`): whether ZeRO 3 adds up whole gradients over

@@ -14,10 +14,11 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class AwaitGradientsPass(DistIRPass):
     """
-    Interrupts the program of one rank between its forward and its backward, if it takes
-    gradients of its results as arguments (`differentiate{loss=outside}`). A
-    `torch.await_gradients` returns the results of the forward to the caller and waits
-    for the gradients. This is the first step of `lower`, on the program of each rank.
+    Interrupts the program of one rank between its forward and its backward pass, if it
+    takes gradients of its results as arguments (`differentiate{loss=outside}`). A
+    `torch.await_gradients` returns the results of the forward pass to the caller and
+    waits for the gradients. This is the first step of `lower`, on the program of each
+    rank.
     """
 
     name = "await-gradients"

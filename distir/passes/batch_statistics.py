@@ -1,4 +1,7 @@
-"""`batch-statistics`: separates the statistics of training-mode batch normalisation."""
+"""
+`batch-statistics`: computes the statistics of training-mode batch normalisation by ops
+of their own.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ from distir.program import reachable_functions
 class BatchStatisticsPass(DistIRPass):
     """
     Rewrites batch normalisation in training mode as two steps: the mean and the
-    variance of the batch, and a normalisation that takes them. Mean and variance are
-    sums over the batch. The batch can therefore be split over devices, and every device
-    uses the statistics of the whole batch (PyTorch's SyncBatchNorm).
+    variance of the batch, and a normalisation with given mean and variance. Mean and
+    variance are sums over the batch. The batch can therefore be split over devices, and
+    every device uses the statistics of the whole batch (PyTorch's SyncBatchNorm).
 
     With several `devices` or `micro_batches`, each device uses the statistics of its
     own samples in a micro-batch, as PyTorch's DistributedDataParallel and pipelines do
-    (`train.ghost_batch_norm`). The batch is cut into equal parts in order; those of the
-    first micro-batch come first. Devices exchange no statistics. The result depends on
-    both numbers, so the program records them.
+    (`train.ghost_batch_norm`). The batch is cut into equal parts in order; the parts of
+    the first micro-batch come first. Devices exchange no statistics. The result depends
+    on both numbers, so the program records them.
 
     Running statistics that are weights of the program become states, and results of the
     program update them as PyTorch does. Each micro-batch updates them once, and the

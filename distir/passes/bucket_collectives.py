@@ -19,10 +19,10 @@ class BucketCollectivesPass(DistIRPass):
     number, `dist.bucket`. Run the pass on a distributed program, after `lower-reshard`.
     `overlap-communication` forms the buckets anew.
 
-    A message is so large that latency is at most a twentieth of its time on the
-    module's cluster. `megabytes` (1e6 bytes), if given, limits its size instead. The
-    program computes the same values; ops move within their function only. Results of
-    asynchronous collectives, and gathered values, do not move across calls of
+    By default, a message is so large that latency is at most a twentieth of its time on
+    the module's cluster. The option `megabytes` (1e6 bytes) limits its size instead.
+    The program computes the same values; ops move within their function only. Results
+    of asynchronous collectives, and gathered values, do not move across calls of
     functions. A transfer is thus delayed, or its result held longer, by at most the ops
     of one layer.
     """

@@ -16,8 +16,8 @@ from distir.transforms.canonicalization import canonicalize
 @dataclass(frozen=True)
 class CanonicalizeImportedPass(DistIRPass):
     """
-    Rewrites the ops that exporters write when they do not optimize. `distir import`
-    applies this pass automatically. Unused ops are removed in the end.
+    Simplifies the ops that exporters write when they do not optimize. `distir import`
+    applies this pass automatically. Unused ops are removed at the end.
 
     `Identity` is removed, unless gradients stop there. `CastLike` becomes `Cast`.
     `SequenceAt` of a `SplitToSequence` becomes a result of a `Split`, if the position

@@ -15,8 +15,8 @@ from distir.passes.options import DistIRPass
 class ChooseGraphsPass(DistIRPass):
     """
     Checks which functions with `dist.compiled = "cuda_graph"` CUDA can capture as one
-    graph. The other functions lose this attribute, and get the reason as
-    `torch.no_graph`. This is the eighth and last step of `lower`, after
+    graph. A function that CUDA cannot capture loses this attribute, and gets the reason
+    as `torch.no_graph`. This is the eighth and last step of `lower`, after
     `release-saved-tensors`. The target `torch` prints the resulting program without
     further changes.
     """

@@ -17,8 +17,9 @@ class CollectiveToMpiPass(DistIRPass):
     Lowers the communication of one rank's program (`project{rank=...}`) or of one
     program for all ranks (`project{spmd}`) to xDSL's `mpi` dialect. Tensors are read
     and written through buffers (`bufferization.to_buffer`, `bufferization.to_tensor`).
-    The dialect knows the communicator of all ranks only, so that collectives in groups
-    of some of the ranks are refused, and so are collectives for which it has no op.
+
+    The dialect has only the communicator of all ranks. The pass refuses collectives in
+    groups of some of the ranks, and collectives for which the dialect has no op.
     """
 
     name = "collective-to-mpi"

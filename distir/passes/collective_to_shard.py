@@ -16,8 +16,8 @@ class CollectiveToShardPass(DistIRPass):
     """
     Lowers the collectives of one program for all ranks (`project{spmd}`) to MLIR's
     `shard` dialect: an all-reduce becomes `shard.all_reduce`, a ring shift becomes
-    `shard.shift`, and each mesh gets a `shard.grid`. xDSL's `shard` dialect has no ops
-    for the other collectives, which are refused.
+    `shard.shift`, and each mesh gets a `shard.grid`. The pass refuses all other
+    collectives, because xDSL's `shard` dialect has no ops for them.
     """
 
     name = "collective-to-shard"

@@ -15,12 +15,12 @@ from distir.passes.options import DistIRPass
 class ComputeInMessagesPass(DistIRPass):
     """
     Lets matrix products write their results directly into the memory of the message
-    that all-reduces them, which saves a copy. Typical products are the gradients of
-    weights.
+    that all-reduces these results, which saves a copy. Typical products are the
+    gradients of weights.
 
     The memory is a `torch.bucket`, the message a `torch.message`, and each product
-    becomes a `torch.product_into`. A message is left alone if less than nine tenths of
-    its elements come from such products.
+    becomes a `torch.product_into`. The pass does not change a message if less than nine
+    tenths of its elements come from such products.
 
     The pass works on the program of one rank. It is the third step of `lower`, after
     `fuse-operators`; `lower --compile` omits it.

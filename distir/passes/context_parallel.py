@@ -25,9 +25,9 @@ class ContextParallelPass(DistIRPass):
     queries and keys as operands (`train.placed_attention`), because the queries of a
     device can begin anywhere.
 
-    - `order`: `contiguous`: each device has neighbouring tokens; `cyclic`: short runs
-      of tokens are dealt out to the devices in turn, so that a causal mask leaves equal
-      work to all.
+    - `order`: with `contiguous`, each device has neighbouring tokens; with `cyclic`,
+      short runs of tokens are dealt out to the devices in turn, so that all devices
+      have equal work under a causal mask.
     """
 
     name = "context-parallel"

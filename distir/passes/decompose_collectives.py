@@ -1,4 +1,6 @@
-"""`decompose-collectives`: writes collectives that a target lacks with others."""
+"""
+`decompose-collectives`: replaces collectives that a target lacks by other collectives.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from distir.transforms.collective_decomposition import DECOMPOSED, decompose
 @dataclass(frozen=True)
 class DecomposeCollectivesPass(DistIRPass):
     """
-    Writes collectives of a distributed program with others, for targets that lack them:
-    a reduce-scatter as an all-reduce and a slice, an all-to-all as an all-gather and a
-    slice. `collectives` are the collectives that are replaced, by default both.
+    Replaces collectives of a distributed program, for targets that lack them: a
+    reduce-scatter by an all-reduce and a slice, an all-to-all by an all-gather and a
+    slice. `collectives` are the collectives to replace, by default both kinds.
     """
 
     name = "decompose-collectives"

@@ -63,9 +63,9 @@ class DifferentiatePass(StepOptions, DistIRPass):
     `distir.gradients.reverse`).
 
     - `loss`: `cross_entropy` of logits `[..., V]` and integer labels `[...]`, `mse`, or
-      `none` if the program's result is the scalar loss. With `outside`, the program keeps
-      its results and takes their gradients as further labels, which the caller computes
-      from the results (`dist.gradient_of`); only with the optimizer `none`.
+      `none` if the program's result is the scalar loss. With `outside`, the caller
+      computes the loss: the program keeps its results and takes their gradients as
+      further labels (`dist.gradient_of`); only with the optimizer `none`.
     - `output`: the index of the result from which the loss is computed.
     - `ignore_index`: the label of positions that do not count in a cross-entropy, such
       as padding; by default every label is a class.
@@ -77,31 +77,31 @@ class DifferentiatePass(StepOptions, DistIRPass):
     - `relative_step`: whether steps of `adafactor` are proportional to the magnitude of
       each parameter and become shorter with time, as in PyTorch. The learning rate is
       then an upper bound.
-    - `muon_scale`: whether steps of `muon` are as long as those of `adamw`
-      (`match_rms_adamw`), or those of the first publication (`original`).
-      `orthogonalize_dtype`: the type of its products, `bf16` or that of the
-      `parameter`. `by_adamw`: names of parameters, or patterns with `*`, that `adamw`
-      updates, besides those that are not matrices of products.
-    - `state_dtype`: how states of the parameter's shape are stored: in the type that it
-      is updated in (`parameter`), in `bf16`, or as `int8`: codes of 8 bits with a scale
-      for each block of 64 elements of the last dimension. States of fewer than 4096
-      elements keep the wider type, as do codes whose blocks do not divide the last
-      dimension.
+    - `muon_scale`: the length of steps of `muon`: as in `adamw` (`match_rms_adamw`), or
+      as in the first publication (`original`). `orthogonalize_dtype`: the type of the
+      products of `muon`, `bf16` or the type of the `parameter`. `by_adamw`: names of
+      parameters, or patterns with `*`, that `adamw` updates, in addition to all
+      parameters that are not matrices of products.
+    - `state_dtype`: the type of stored states with the parameter's shape: the type in
+      which the parameter is updated (`parameter`), `bf16`, or `int8`: codes of 8 bits
+      with a scale for each block of 64 elements of the last dimension. States of fewer
+      than 4096 elements keep the wider type, as do codes whose blocks do not divide the
+      last dimension.
     - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
       optimizer updates. Without it, the optimizer updates the parameters, and its
       states have their type.
     - `inputs`: the names of inputs and labels whose gradients the program returns too,
       with their layouts; only with the optimizer `none`.
-    - `dropout_masks`: `drawn`: the backward draws the masks again, and no memory holds
-      them; `stored`: the forward keeps them, one byte for each array element. The masks
-      are the same.
-    - `gradient_dtype`: `parameter`: a gradient has the element type of its parameter;
-      `f32`: gradients of f16 and bf16 parameters are added up and reduced in f32, and
-      each contribution is cast where it is computed.
-    - `loss_scaling`: `dynamic`: the backward differentiates the loss times a power of
-      two, so that gradients in f16 do not underflow. If a gradient overflows, the step
-      changes only this power, which is a state (see `distir.gradients.loss_scaling`).
-      `none`: no scaling.
+    - `dropout_masks`: with `drawn`, the backward pass draws the masks again, and no
+      memory holds them; with `stored`, the forward pass keeps them, one byte for each
+      array element. The masks are the same.
+    - `gradient_dtype`: with `parameter`, a gradient has the element type of its
+      parameter; with `f32`, gradients of f16 and bf16 parameters are added up and
+      reduced in f32, and each contribution is cast right after its computation.
+    - `loss_scaling`: with `dynamic`, the backward pass differentiates the loss times a
+      power of two, so that gradients in f16 do not underflow. If a gradient overflows,
+      the step changes only this power, which is a state (see
+      `distir.gradients.loss_scaling`). With `none`, there is no scaling.
     - `fused_attention`: whether attention with dropout of its probabilities becomes one
       op, as with `attention` of `train-dropout`. With `stored` masks it stays written
       out.
@@ -179,7 +179,10 @@ class DifferentiatePass(StepOptions, DistIRPass):
         erase_unreachable(op)
 
     def _loss(self, step: TrainingStep) -> SSAValue:
-        """Adds the loss to the program and returns it. Raises DistIRError."""
+        """
+        Adds the loss to the program and returns it. Raises DistIRError if the loss does
+        not fit the program's result, or is no scalar.
+        """
         result = prediction_of(step, self.output)
         loss = add_loss(self.loss, self.output, result, step, self.ignore_index)
         if shape(loss) != ():
@@ -194,8 +197,8 @@ class DifferentiatePass(StepOptions, DistIRPass):
         self, step: TrainingStep, loss: SSAValue, active: Container[SSAValue]
     ) -> None:
         """
-        Raises DistIRError if the loss is not among the values that depend on parameters or
-        inputs (`active`).
+        Raises DistIRError if the loss depends on no parameter or input. `active` holds
+        all values that depend on one.
         """
         if loss not in active:
             result = prediction_of(step, self.output)
@@ -239,9 +242,9 @@ class DifferentiatePass(StepOptions, DistIRPass):
 
     def _check_inputs(self, step: TrainingStep, found: Sequence[SSAValue]) -> None:
         """
-        Raises DistIRError if `inputs` is used with an optimizer, or names something
-        that is no input or label of the program or has no gradient. `found` holds the
-        named arguments.
+        Raises DistIRError if the option `inputs` is used with an optimizer, or names an
+        argument that is no input or label of the program, or that has no gradient.
+        `found` holds the named arguments.
         """
         if self.inputs and self.optimizer != "none":
             raise DistIRError(
@@ -268,7 +271,10 @@ class DifferentiatePass(StepOptions, DistIRPass):
 def _first_gradient(
     step: TrainingStep, loss: SSAValue, scaling: LossScaling | None
 ) -> SSAValue:
-    """Returns the gradient of the loss, with which the backward starts."""
+    """
+    Returns the gradient of the loss, with which the backward pass starts: 1, or the
+    factor of loss scaling.
+    """
     if scaling is not None:
         return scaling.gradient_of(loss)
     assert isinstance(loss.type, TensorType)
@@ -279,7 +285,7 @@ def _first_gradient(
 def check_no_doubt(step: TrainingStep, trained: Sequence[SSAValue]) -> None:
     """
     Raises DistIRError if one of the `trained` arguments has the attribute `dist.doubt`,
-    a reason why it cannot be trained as it is. The message explains the reason.
+    a reason against training it. The message explains the reason.
     """
     doubts: dict[str, list[str]] = {}
     for arg, name in zip(step.block.args, step.names, strict=True):

@@ -35,11 +35,11 @@ class DistributePass(DistributionOptions, DistIRPass):
     `ring-attention`, `bucket-collectives`, `offload-states`, `overlap-communication`
     and `verify-distribution`.
 
-    - `entry`: of a module with several public functions or entries, the one to
-      distribute, as by `choose-entry`.
-    - `cluster`: the symbol of the module's `device.cluster`. It can be left out if the
-      module has one cluster or none. If the module has none: the name of a built-in
-      cluster, or a file.
+    - `entry`: the function to distribute, if a module has several public functions or
+      entries, as for `choose-entry`.
+    - `cluster`: the symbol of the module's `device.cluster`; unnecessary if the module
+      has one cluster or none. If the module has none: the name of a built-in cluster,
+      or a file.
     - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       (with `*`) of arguments that must not be split. Arguments of the program can hold
       further requests (`dist.fixed`).
@@ -57,24 +57,25 @@ class DistributePass(DistributionOptions, DistIRPass):
     - `checkpoint`: the policy of `activation-checkpoint`, for training steps.
     - `offload_states`: keep the optimizer's states in the host's memory; see
       `offload-states`.
-    - `token_dispatch`: how tokens reach experts on other devices of axis "e": `gather`,
-      `all-to-all`, or `auto` for the one that sends less; see `expert-parallel`.
-    - `expert_axes`: the axes over which experts are dealt out together, one letter
+    - `token_dispatch`: the way of tokens to experts on other devices of axis "e":
+      `gather`, `all-to-all`, or `auto` for the one that sends less; see
+      `expert-parallel`.
+    - `expert_axes`: the axes over which experts are distributed together, one letter
       each: `e`, `ec`, `et` or `ect`. Over "e" alone, axis "t" splits the matrices of
       each expert. With "t" (and "c"), each device has whole experts, and tokens come
-      from the parts of sequences that devices have: attention and experts are split in
+      from the parts of sequences on the devices: attention and experts are split in
       different ways on the same devices. Mixtures must not drop tokens.
-    - `context`: how keys and values reach queries on other devices of axis "c":
+    - `context`: the way of keys and values to queries on other devices of axis "c":
       `gather`, all at once, or `ring`, block by block; see `ring-attention`.
     - `context_order`: the order of tokens over the devices of axis "c"; see
       `context-parallel`.
     - `sequence_parallel`: split sequences over axis "t" between the blocks; see
       `sequence-parallel`.
     - `sharded_outputs`: for a step that takes gradients of its results as inputs (the
-      loss `outside`): results that are computed in parts over axis "t", such as logits
+      loss `outside`): results that devices of axis "t" compute in parts, such as logits
       split over words, stay split, and so do their gradients. By default such results
       are gathered.
-    - `overlap`: run communication while devices compute, where that is faster on the
+    - `overlap`: run communication while devices compute, if this is faster on the
       cluster; see `overlap-communication`. `profile`: the speeds that devices reach in
       practice. `overlapped`: overlap only communication of these kinds (`dp`, `tp`,
       `pp`, `params`).

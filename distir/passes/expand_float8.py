@@ -1,4 +1,4 @@
-"""`expand-float8`: writes matrix products in 8-bit floats as elementary ops."""
+"""`expand-float8`: replaces matrix products in 8-bit floats by elementary ops."""
 
 from __future__ import annotations
 

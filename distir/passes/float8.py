@@ -28,9 +28,9 @@ class Float8Pass(DistIRPass):
       devices; `row`: one scale for each row of the first factor and each column of the
       second; `row-gw-hp`: as `row`, but gradients of weights are products in the
       precision of the model.
-    - `keep`: scopes (with `*`) of products that keep their precision. By default the
-      head keeps its precision: the products after which no other product follows.
-      `none` keeps no product.
+    - `keep`: scopes (with `*`) of products that keep their precision. By default, these
+      are the products of the head, which no other product follows. `none` keeps no
+      product.
     """
 
     name = "float8"

@@ -27,9 +27,8 @@ _Constant = operator("Constant")
 
 def mixed_values(module: ModuleOp, limit: int) -> dict[SSAValue, Any]:
     """
-    Returns a fact for each value of a program: its array, if the value is known and the
-    same in every call, or its type. Arrays of more than `limit` elements are not
-    computed.
+    Returns, for each value of a program, its array if it is known and the same in every
+    call, else its type. Arrays of more than `limit` elements are not computed.
     """
     facts: dict[SSAValue, Any] = {}
 
@@ -61,9 +60,9 @@ def replace_by_constant(value: SSAValue, content: Any) -> None:
 
 def refine_type(value: SSAValue, known: Attribute) -> None:
     """
-    Gives `value` the shape in the type `known`, if that says more than its declared
-    type. A size that `known` lacks keeps its declared value. If one of the types is not
-    a tensor type, nothing changes.
+    Gives `value` the shape in the type `known`, if this shape is more precise than the
+    declared one. Sizes that are unknown in `known` keep their declared value. If one of
+    the types is not a tensor type, nothing changes.
     """
     declared = value.type
     if not isinstance(known, TensorType):
@@ -83,8 +82,9 @@ def refine_type(value: SSAValue, known: Attribute) -> None:
 
 def fold_function(function: FuncOp, facts: dict[SSAValue, Any]) -> None:
     """
-    Replaces the known values of a function by constants, gives the others their known
-    shapes, and removes unused ops. `facts` holds the array or the type of each value.
+    Replaces the known values of a function by constants, gives all other values their
+    known shapes, and removes unused ops. `facts` holds the array or the type of each
+    value.
     """
     block = function.body.block
     values = [*block.args, *(r for op in block.ops for r in op.results)]
@@ -107,8 +107,8 @@ def fold_function(function: FuncOp, facts: dict[SSAValue, Any]) -> None:
 
 def check_calls(module: ModuleOp) -> None:
     """
-    Raises DistIRError if a function is called with tensors of other shapes than its own
-    type.
+    Raises DistIRError if the operands of a call have other shapes than the arguments of
+    the called function.
     """
     known = functions(module)
     for call in module.walk():
@@ -129,9 +129,9 @@ def check_calls(module: ModuleOp) -> None:
 class FoldShapesPass(DistIRPass):
     """
     Computes all values that follow from constants and shapes, and replaces them by
-    `onnx.Constant`. Other values get their exact shape as far as it is known. Facts
-    pass through calls of functions, and unused ops are removed. This is the mixed
-    concrete and abstract interpretation of the DistIR paper, section 3.3.
+    `onnx.Constant`. All other values get their shape as far as it is known. Facts pass
+    through calls of functions, and unused ops are removed. This is the mixed concrete
+    and abstract interpretation of the DistIR paper, section 3.3.
 
     - `max_elements`: values with more array elements are not replaced by constants.
     """

@@ -17,10 +17,9 @@ class FuseOperatorsPass(DistIRPass):
     Replaces groups of ops by single operators, as `raise-patterns` does. Groups that
     only PyTorch computes in one call become ops of the `torch` dialect: linear layers,
     a product and a sum, both gradients of a convolution, the collectives of one
-    message, and the updates of all parameters that are alike. The pass recognises
-    groups by their computation, never by names, and removes unused ops. This is the
-    second step of `lower`, after `await-gradients`. Run it after `project` to see
-    the result.
+    message, and equal updates of several parameters. The pass recognises groups by
+    their computation, never by names, and removes unused ops. This is the second step
+    of `lower`, after `await-gradients`. Run it after `project` to see the result.
     """
 
     name = "fuse-operators"

@@ -81,7 +81,7 @@ def inline_calls(module: ModuleOp) -> None:
 def bucket_number(op: Operation) -> int:
     """
     Returns the number of the message (`dist.bucket`) in which an op travels, or -1 if
-    none.
+    the op is in no message.
     """
     number = BUCKET.of(op.attributes)
     return -1 if number is None else number

@@ -26,12 +26,12 @@ class DistIRPass(ModulePass):
     """
     The base of DistIR's passes. The options of a pass are the fields of its dataclass,
     as in xDSL. In addition, an option for a fractional number accepts integers and
-    forms such as `memory=16e9`, which xDSL reads as text, and the name of an option that
-    is true or false stands for true. An unknown option, or a value of the wrong type,
-    raises a DistIRError that names the option.
+    forms such as `memory=16e9`, which xDSL reads as text. The bare name of a boolean
+    option stands for true. An unknown option, or a value of the wrong type, raises a
+    DistIRError that names the option.
 
-    Ops that a pass makes have the location of the op that they were made for
-    (`distir.program.locations`), if the program has locations.
+    If the program has locations (`distir.program.locations`), a new op gets the
+    location of the op that the pass made it for.
     """
 
     def __init_subclass__(cls) -> None:
@@ -86,10 +86,7 @@ class DistIRPass(ModulePass):
 
 
 def _keeping_locations(apply: Apply) -> Apply:
-    """
-    Wraps the method `apply` of a pass so that ops keep the locations that they had
-    before the pass.
-    """
+    """Wraps the method `apply` of a pass so that ops keep their locations."""
 
     @wraps(apply)
     def run(self: ModulePass, ctx: Context, op: ModuleOp) -> None:
@@ -102,9 +99,7 @@ def _keeping_locations(apply: Apply) -> Apply:
 
 
 def _written(name: str) -> str:
-    """
-    Returns the name of an option as it is written in a pipeline of passes, with dashes.
-    """
+    """Returns the spelling of an option in a pipeline of passes, with dashes."""
     return name.replace("_", "-")
 
 

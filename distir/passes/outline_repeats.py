@@ -43,8 +43,7 @@ class OutlineRepeatsPass(DistIRPass):
     sequence must occur at least twice in a row, and each occurrence must use results of
     the one before it. Repeats within the new functions are outlined too.
 
-    - `min-ops`: the smallest number of ops, not counting constants, that make a
-      function.
+    - `min-ops`: the smallest number of ops of a function, not counting constants.
     - `independent`: also outlines repeats that do not use each other's results, such as
       the projections of an attention layer, or experts.
     """

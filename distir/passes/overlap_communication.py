@@ -19,16 +19,16 @@ class OverlapCommunicationPass(DistIRPass):
     Lets devices compute while they communicate. Run it on a distributed program, after
     `lower-reshard`.
 
-    - Reductions of gradients (data parallelism or ZeRO) start as soon as their operand
-      is computed, also within a called function: the function then returns while its
-      reduction is still running. Updates of parameters follow the order in which
-      gradients arrive.
+    - Reductions of gradients (data parallelism or ZeRO) start right after the
+      computation of their operand, also within a called function: the function then
+      returns while its reduction is still running. Updates of parameters follow the
+      order in which gradients arrive.
     - Gathers of parameters (ZeRO stage 3) start early, by `ahead` uses of gathered
       parameters. Gathers in a layer's function move in front of its call, so that the
       parameters of a layer arrive while the layer before it computes. Each use ahead
       costs the memory of its parameters.
-    - Gathers of activations that a forward kept in parts (sequence parallelism) start
-      before the contraction in front of their use.
+    - Gathers of activations that a forward pass kept in parts (sequence parallelism)
+      start before the contraction in front of their use.
     - Products of activations and a matrix whose results are added up over devices
       (tensor parallelism) are computed in 2, 4 or 8 pieces of their tokens. Each piece
       is reduced while the next one is computed. Products whose rows are gathered
@@ -36,17 +36,16 @@ class OverlapCommunicationPass(DistIRPass):
       the current one is computed.
     - Sends occupy neither the sender nor the receiver.
 
-    `kinds` says which communication overlaps, by default all: `dp`, reductions of
-    gradients; `params`, gathers of parameters; `tp`, other collectives; `pp`, sends.
-    `profile`: the speeds that devices reach in practice, as in `simulate`. If the
-    program has buckets (`bucket-collectives`), they are formed anew.
+    `kinds` selects the communication that overlaps, by default all kinds: `dp`,
+    reductions of gradients; `params`, gathers of parameters; `tp`, other collectives;
+    `pp`, sends. `profile`: the speeds that devices reach in practice, as in `simulate`.
+    If the program has buckets (`bucket-collectives`), the pass forms them anew.
 
     The program computes the same values, and transfers between two devices keep their
     order. The simulator compares several variants: all of the above, the same without
     moving gathers out of functions, and only `dp` and `pp`. The fastest variant that
     fits into memory replaces the program; if none is faster, the program stays as it
-    is. A note in `dist.notes` says how much time this saves and how much memory it
-    costs.
+    is. A note in `dist.notes` gives the saved time and the additional memory.
     """
 
     name = "overlap-communication"

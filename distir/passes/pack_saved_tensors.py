@@ -15,9 +15,9 @@ from distir.passes.options import DistIRPass
 class PackSavedTensorsPass(DistIRPass):
     """
     Packs results of a function into one list (`torch.pack`) if the same calls take all
-    of them, such as the tensors that the forward of a layer saves for its backward.
-    These calls unpack the list (`torch.unpack`). This is the sixth step of `lower`,
-    after `reuse-operands`.
+    of these results, such as the tensors that the forward function of a layer saves for
+    its backward function. The calls unpack the list (`torch.unpack`). This is the sixth
+    step of `lower`, after `reuse-operands`.
     """
 
     name = "pack-saved-tensors"

@@ -22,9 +22,9 @@ class PipelinePass(ScheduleOptions, DistIRPass):
     The first axis of the program's mesh is "k", the micro-batch axis. Its coordinates
     are moments in time instead of devices. A value that is split over "k" belongs to a
     micro-batch. A value that is partial over "k" is a term of a sum over micro-batches.
-    The sharding rules thus tell which ops run once for each micro-batch, which values
-    are added up (gradients) and which are concatenated in the end (outputs). With p = 1
-    this is gradient accumulation.
+    The sharding rules thus determine the ops that run once for each micro-batch, the
+    values that are added up (gradients) and the values that are concatenated at the end
+    (outputs). With p = 1 this is gradient accumulation.
 
     The ops of a micro-batch are divided into stages. A backward op belongs to the stage
     of its forward op. Each phase (forward or backward) of each stage becomes a function
@@ -35,17 +35,17 @@ class PipelinePass(ScheduleOptions, DistIRPass):
     - `p`: the number of ranks of the pipeline. Each rank is a mesh of the other axes,
       over devices of its own. The pipeline uses the first devices of the cluster.
     - `stage_meshes`: the mesh of each rank, such as `d=2,t=2`, if ranks have different
-      meshes. The axes are those of the program; each size must divide the program's.
-      Layouts stay the same over the axes that a rank has. Every device receives its own
-      part of values from other ranks. `search` searches meshes and stages, and takes
-      the fastest found.
+      meshes. The axes are those of the program's mesh, and each size must divide the
+      size of the axis there. Layouts stay the same over the axes of a rank. Every
+      device receives its own part of values from other ranks. `search` searches meshes
+      and stages, and takes the fastest found.
     - `schedule`, `chunks`, `schedule_file`, `blocking_sends`: the order of the work;
       see `distir.pipelining.options`.
-    - `stages`: where stages begin. By default, the stages that `search-stages` chose,
-      if it ran before, else stages of balanced work. `uniform`: equal numbers of
-      outlined layers in each stage. `search`: runs `search-stages` first. Otherwise a
-      list of scopes, one for each stage but the first, at which the stage begins, such
-      as `transformer.h.4`.
+    - `stages`: the beginnings of stages. By default, these are the stages of
+      `search-stages`, if it ran before, else stages of balanced work. `uniform`: equal
+      numbers of outlined layers in each stage. `search`: runs `search-stages` first.
+      Otherwise a list of scopes, such as `transformer.h.4`, at which the second and
+      later stages begin.
     """
 
     name = "pipeline"
@@ -55,8 +55,8 @@ class PipelinePass(ScheduleOptions, DistIRPass):
     @staticmethod
     def of(options: PipelineOptions) -> PipelinePass:
         """
-        Returns the pass that makes a pipeline with these `options` of a program over
-        `k` micro-batches.
+        Returns the pass that makes a pipeline with the given `options` from a program
+        over `k` micro-batches.
         """
         own = {
             field.name: getattr(options, field.name) for field in fields(PipelinePass)

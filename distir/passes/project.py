@@ -22,14 +22,15 @@ class ProjectPass(DistIRPass):
 
     The receiver of an asynchronous send starts to receive right after its previous
     transfer, and waits right before it uses the value. An asynchronous collective is
-    also awaited right before its result is used, possibly in the caller of the function
-    that started it. Arguments and results keep their layout in the attribute
+    also awaited right before the use of its result, possibly in the caller of the
+    function that started it. Arguments and results keep their layout in the attribute
     `dist.layout`.
 
-    With `spmd`, it is one program for all ranks instead. The number of the rank is a
-    value, `collective.spmd.rank`, from which coordinates and the groups of collectives
-    are computed. The number of ranks along the outermost mesh axis is not in the code.
-    A program whose ranks run different code, such as a pipeline, is refused.
+    With `spmd`, the result is one program for all ranks instead. Its value
+    `collective.spmd.rank` is the number of the rank, from which the program computes
+    coordinates and the groups of collectives. The number of ranks along the outermost
+    mesh axis is not in the code. The pass refuses a program whose ranks run different
+    code, such as a pipeline.
     """
 
     name = "project"

@@ -16,12 +16,13 @@ from distir.sharding.mesh import only_mesh
 class PropagateShardingPass(DistIRPass):
     """
     Derives a layout for every value from requested layouts: those of arguments
-    (`dist.layout`) and those of `dist.constrain` ops. Layouts follow the sharding
-    rules, across calls, for one mesh axis after the other. Where requests meet, the
-    cheapest combination wins (`distir.planning.axes`). A request that cannot be met is
-    an error. Each op gets the layouts of the operands that it needs
-    (`dist.operand_layouts`) and of its results (`dist.result_layouts`). `partition`
-    moves these layouts into the types.
+    (`dist.layout`) and those of `dist.constrain` ops.
+
+    Layouts follow the sharding rules, across calls, for one mesh axis after the other.
+    If several requests concern an op, the cheapest combination of layouts wins
+    (`distir.planning.axes`). A request that cannot be met is an error. Each op gets the
+    layouts that it needs for its operands (`dist.operand_layouts`) and the layouts of
+    its results (`dist.result_layouts`). `partition` moves these layouts into the types.
     """
 
     name = "propagate-sharding"

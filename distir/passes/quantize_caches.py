@@ -1,4 +1,4 @@
-"""`quantize-caches`: caches of inference in 8 bits."""
+"""`quantize-caches`: stores caches of inference in 8 bits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from distir.transforms.precision.cache_quantization import quantize_caches
 @dataclass(frozen=True)
 class QuantizeCachesPass(DistIRPass):
     """
-    Keeps the caches to which a step of inference adds tokens in 8 bits, with a scale
+    Stores the caches to which a step of inference adds tokens in 8 bits, with a scale
     for each row of the last dimension. A cache `NAME` becomes `NAME.quantized` and
-    `NAME.scale`. New tokens are converted where they are written
-    (`train.quantize_rows`), and back where they are read (`train.dequantize_rows`).
-    States of state-space layers keep their type. Run the pass before `outline-repeats`.
+    `NAME.scale`. The program converts new tokens before it writes them
+    (`train.quantize_rows`), and converts them back after reading
+    (`train.dequantize_rows`). States of state-space layers keep their type. Run the
+    pass before `outline-repeats`.
 
     - `cache_dtype`: `int8` or `fp8`.
     """

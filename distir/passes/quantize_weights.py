@@ -1,4 +1,4 @@
-"""`quantize-weights`: products with weights of 8 or 4 bits."""
+"""`quantize-weights`: replaces weights in products by weights of 8 or 4 bits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class QuantizeWeightsPass(DistIRPass):
     """
     Replaces products of activations and matrices of parameters by products that read
     weights of 8 or 4 bits: `train.quantized_linear` and `train.group_quantized_linear`.
-    Grouped products of experts (`train.grouped_product`) read what
-    `train.dequantize_rows` or `train.dequantize_groups` make of them. A parameter `NAME` becomes `NAME.quantized`, `NAME.scale` and, of 4 bits,
-    `NAME.zero`; the numbers themselves are converted by `distir import`. The head and
-    parameters that other ops use too stay as they are. Run the pass before
-    `outline-repeats`.
+    Grouped products of experts (`train.grouped_product`) read the results of
+    `train.dequantize_rows` or `train.dequantize_groups`. A parameter `NAME` becomes
+    `NAME.quantized`, `NAME.scale` and, for 4 bits, `NAME.zero`; `distir import` converts
+    the numbers. The head, and parameters that other ops use too, stay as they are. Run
+    the pass before `outline-repeats`.
 
     - `weights_dtype`: `int8` or `fp8`: a scale for each row; `int4`: a scale and a zero
       point for each group of a row.

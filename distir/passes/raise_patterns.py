@@ -1,6 +1,4 @@
-"""
-`raise-patterns`: replaces groups of ops by the one operator that computes the same.
-"""
+"""`raise-patterns`: replaces groups of ops by single operators with the same result."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class RaisePatternsPass(DistIRPass):
       something else, such as for a mask that can be minus infinity for all keys of a
       query. It also stays if a mask depends on a parameter, or if probabilities are
       dropped; `train-dropout` replaces attention with dropout.
-    - Casts and reshapes to the type that a value has already, and dropout outside of
+    - Casts and reshapes that keep the type of their operand, and dropout outside of
       training, are removed.
     - `w x / sqrt(mean(x^2) + epsilon)` becomes `onnx.RMSNormalization`, in f32 and f64.
     - `0.5 x (1 + erf(x / sqrt 2))` and its tanh form become `onnx.Gelu`; `x sigmoid(x)`

@@ -23,7 +23,7 @@ class RequestShardingPass(DistIRPass):
 
     - `shard`: the splits, each `NAME:DIM=AXIS[:RUN]`. Dimension DIM of all arguments
       with the source name NAME (with `*`) is split over AXIS, in runs of RUN elements.
-      If several axes split the same dimension, they do so in the order of the mesh.
+      Several axes that split the same dimension are in the order of the mesh.
     """
 
     name = "request-sharding"

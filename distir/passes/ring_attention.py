@@ -22,7 +22,7 @@ class RingAttentionPass(DistIRPass):
     attention on one block of keys and values, and at the same time passes this block on
     to the next device (`collective.permute`). The results of the steps are merged
     (`train.merge_attention`). The gradients of a block travel with it. Attention with a
-    mask is left as it is. Run the pass after `lower-reshard`.
+    mask stays unchanged. Run the pass after `lower-reshard`.
     """
 
     name = "ring-attention"

@@ -36,9 +36,8 @@ class SearchGridPass(TargetOptions, SearchOptions, DistIRPass):
     Distributes a program by the best point of a grid. The grid combines all degrees d x
     e x c x t x p that use all devices with numbers of micro-batches, ZeRO stages,
     checkpoint policies, pipeline schedules and overlap. The pass distributes and
-    simulates each point. It chooses the one with the highest throughput among those
-    that fit into memory (the DistIR paper, section 5). `dist.notes` says which point
-    that is.
+    simulates each point. It chooses the point with the highest throughput among those
+    that fit into memory (the DistIR paper, section 5). `dist.notes` names this point.
 
     - `cluster`: a built-in cluster or a file; by default the module's own cluster;
     - `devices`: the number of devices to which the given cluster is scaled;
@@ -48,7 +47,7 @@ class SearchGridPass(TargetOptions, SearchOptions, DistIRPass):
       `none`, `off` and `off`;
     - `schedules`: pipeline schedules to try, by default the default of `pipeline`;
     - `c`, `e`: degrees of context and of expert parallelism, by default 1;
-    - `expert_axes`: the axes over which experts are dealt out, by default "e" alone;
+    - `expert_axes`: the axes over which experts are distributed, by default "e" alone;
     - `r`: numbers of groups that each hold a copy of the tensors that ZeRO splits, by
       default 1;
     - `no_sync`: whether ZeRO 3 adds up whole gradients over micro-batches, by default

@@ -1,4 +1,4 @@
-"""`search-sharding`: finds the layouts of all values that take the least time."""
+"""`search-sharding`: finds the fastest layouts of all values."""
 
 from __future__ import annotations
 
@@ -48,14 +48,13 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
 
     - `axes`: the mesh on the first devices of the cluster, `NAME=SIZE` for each axis. A
       module with a `device.mesh` keeps that mesh.
-    - `cluster`: the symbol of the module's `device.cluster`. It can be left out if the
-      module has only one. If the module has none: the name of a built-in cluster, or a
-      file.
+    - `cluster`: the symbol of the module's `device.cluster`; unnecessary if the module
+      has only one. If the module has none: the name of a built-in cluster, or a file.
     - `costs`: `simulated`: times on the cluster. `unit`: needs no cluster; it counts
       floating-point operations, with a low price for each byte sent and a lower one for
       each byte read or written, as `distribute` does. With `unit`, only `memory` limits
       the memory, and nothing is simulated.
-    - `solver`: `highs` or `cbc` for integer programming; `auto` for the one that suits.
+    - `solver`: `highs` or `cbc` for integer programming; `auto` chooses one of them.
     - `memory`: bytes that each device may use; by default the memory of the smallest
       device. The result is simulated. If it does not fit, the search runs again with a
       tighter limit.

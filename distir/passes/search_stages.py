@@ -28,7 +28,7 @@ class SearchStagesPass(ScheduleOptions, DistIRPass):
     It accepts a little more work if that saves communication. A value is charged once
     for each stage that receives it, even if it passes over stages in between. The
     search makes several divisions, each with another cap on the load of a stage. The
-    simulator compares them with each other, with equal numbers of layers, and with the
+    simulator compares these divisions, a division into equal numbers of layers, and the
     default of `pipeline`. The fastest one that fits into memory is chosen.
 
     - `p`, `schedule`, `chunks`, `schedule_file`, `blocking_sends`: options of the

@@ -23,10 +23,10 @@ class SequenceParallelPass(DistIRPass):
     column-split matrix after the normalisation gathers its operand, and the ops in
     between work on parts.
 
-    - `residuals`: what a layer keeps of these split values for its backward. `parts`:
-      the part of this device, which is gathered again for the gradient of the matrix
-      (section 4.2.2). `whole`: the gathered value, which takes more memory, and no more
-      communication than tensor parallelism alone.
+    - `residuals`: the form in which a layer keeps these split values for its backward
+      pass. `parts`: the part of this device, which is gathered again for the gradient
+      of the matrix (section 4.2.2). `whole`: the gathered value, which takes more
+      memory, and no more communication than tensor parallelism alone.
     """
 
     name = "sequence-parallel"

@@ -18,7 +18,7 @@ from distir.transforms.expert_shards import assume_imbalance
 @dataclass(frozen=True)
 class SimulatePass(SimulationOptions, DistIRPass):
     """
-    Simulates the program and prints the report on stderr; the program stays as it is.
+    Simulates the program and prints the report on stderr. The program does not change.
 
     - `cluster`: a built-in cluster or a file, instead of the program's own cluster;
     - `devices`: the number of devices to which the given cluster is scaled;

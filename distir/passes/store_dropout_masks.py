@@ -1,4 +1,4 @@
-"""`store-dropout-masks`: stores the masks of dropout for the backward."""
+"""`store-dropout-masks`: stores the masks of dropout for the backward pass."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from distir.transforms.dropout import with_masks
 class StoreDropoutMasksPass(DistIRPass):
     """
     Makes every `train.dropout` also return its mask, with one byte for each array
-    element. The backward that `differentiate` makes then takes this mask instead of
-    drawing it again. With `dropout-masks=stored`, `differentiate` does this itself,
+    element. The backward pass that `differentiate` makes then takes this mask instead
+    of drawing it again. With `dropout-masks=stored`, `differentiate` does this itself,
     after `train-dropout`.
     """
 

@@ -21,13 +21,13 @@ class TrainDropoutPass(DistIRPass):
     """
     Replaces every `onnx.Dropout` in training mode by `train.dropout`. Its random
     numbers depend only on the seed, the op, the step, the call, and the position in the
-    whole tensor. Every distribution of the program, and the backward, therefore draw
-    the same numbers. The program gets a new state `optimizer.step`, the number of
-    completed steps. Called functions get a counter that is computed from it.
+    whole tensor. Every distribution of the program, and the backward pass, therefore
+    draw the same numbers. The program gets a new state `optimizer.step`, the number of
+    completed steps, from which called functions get a counter.
 
-    If any `onnx.Dropout` is in training mode, those without a mode count as in training
-    mode too: PyTorch's exporters write the dropout inside attention in this way. All
-    others stay as they are.
+    If any `onnx.Dropout` is in training mode, ops without a mode count as in training
+    mode too: PyTorch's exporters write the dropout inside attention in this way. Every
+    `onnx.Dropout` in evaluation mode stays as it is.
 
     - `seed`: the seed of all random numbers, 32 bits;
     - `attention`: whether attention with dropout of its probabilities becomes one op,

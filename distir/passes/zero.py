@@ -19,27 +19,27 @@ class ZeroPass(DistIRPass):
 
     - `stage`: 1: optimizer states are split over `axis`; each device updates its part
       of a parameter, and the parts are gathered. 2: in addition, the gradients of each
-      micro-batch are reduced and scattered as soon as they are computed, so that no
-      whole gradient is kept and only parts are added up. 3: in addition, parameters are
+      micro-batch are reduced and scattered right after their computation, so that only
+      parts of gradients are kept and added up. 3: in addition, parameters are
       stored split, and gathered for each use, or once for all uses in a called
       function. If a loop over layers slices rows out of a stack of parameters, each row
       is gathered for its use, and never the whole stack. If the activations of a few
       tokens are smaller than a parameter, the activations travel instead, and ops
       compute with the parts of the parameter.
     - `axis`: the mesh axes, in the mesh's order. A tensor that is already split over
-      one of them is split over the others.
+      one of these axes is split over the remaining ones.
     - `only`: source names (with `*`) of the parameters to which ZeRO applies; by
       default all.
 
     If `tensor-parallel` has split a dimension before, ZeRO splits each part of it
-    further: each device then reduces, scatters and gathers only its own part. Gradients
-    that are clipped are scattered before their norm is computed.
+    further: each device then reduces, scatters and gathers only its own part. Clipped
+    gradients are scattered before their norm is computed.
 
     A tensor that the axes divide in no dimension is flattened, filled up with zeros,
-    and stored and updated in this form (`train.flatten`, `dist.flattened`); a note in
-    `dist.notes` says so. States that no optimizer op updates, such as running
-    statistics, stay whole, with a note. So do tensors that an optimizer outside of the
-    program is to update, if they cannot be split.
+    and stored and updated in this form (`train.flatten`, `dist.flattened`), with a note
+    in `dist.notes`. States that no optimizer op updates, such as running statistics,
+    stay whole, with a note. So do tensors that cannot be split and whose optimizer is
+    outside of the program.
     """
 
     name = "zero"

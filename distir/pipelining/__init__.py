@@ -11,8 +11,8 @@ A schedule is a list of actions per rank: `1F0` is stage 1's forward of micro-ba
 - `check_schedule` rejects schedules that lack an action or would deadlock;
 - `global_order` merges the ranks' lists into one order;
 - `simulate_schedule` computes the time that a schedule takes and its idle time;
-- `in_flight_per_stage` computes for how many micro-batches each stage keeps
-  activations.
+- `in_flight_per_stage` computes, for each stage, the number of micro-batches whose
+  activations it stores.
 """
 
 from distir.pipelining.actions import Action, Phase, PipelineSchedule

@@ -12,9 +12,9 @@ from typing import NamedTuple
 class Phase(Enum):
     """
     The kind of work that a stage does on a micro-batch. A backward is either whole
-    (`B`) or split into two parts. `I` computes the gradient of the stage's input, which
-    the previous stage waits for. `W` computes the gradients of the stage's weights,
-    which can wait.
+    (`B`) or split into two parts. `I` computes the gradient of the stage's input, for
+    which the previous stage waits. `W` computes the gradients of the stage's weights
+    and can run later.
     """
 
     FORWARD = "F"
@@ -52,8 +52,8 @@ class Action(NamedTuple):
 class PipelineSchedule:
     """
     The actions of each rank, in order. A rank starts its next action as soon as the
-    action's inputs have arrived. Idle time follows from the order and is not stored.
-    Stages and micro-batches count from 0, up to the largest ones that actions name. Any
+    action's inputs have arrived, so idle time follows from the order and is not stored.
+    Stages and micro-batches count from 0 up to the largest numbers in the actions. Any
     lists are accepted; `check_schedule` tells whether they form a valid schedule.
     """
 
@@ -97,5 +97,5 @@ class PipelineSchedule:
         return {a.stage: r for r, row in enumerate(self.actions) for a in row}
 
     def stage_rank(self, stage: int) -> int:
-        """Returns the rank that the stage `stage` is on."""
+        """Returns the rank of the stage `stage`."""
         return self._placement[stage]

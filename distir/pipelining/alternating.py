@@ -64,9 +64,9 @@ def interleaved_one_forward_one_backward(
 
     With P ranks and K >= P micro-batches, idle time over work is (P - 1) / (v K),
     whether or not K is a multiple of P. Memory is counted in activations of one stage
-    for one micro-batch. If K is a multiple of P and at least 2 P, rank r keeps 2 (P - 1
-    - r) + (v - 1) P + 1 of them. For other K it keeps more, because rounds are longer
-    (`round_sizes`).
+    for one micro-batch. If K is a multiple of P and at least 2 P, rank r stores 2 (P -
+    1 - r) + (v - 1) P + 1 of them. For other K it stores more, because rounds are
+    longer (`round_sizes`).
     """
     first_round = (chunks - 1) * round_sizes(ranks, micro_batches)[0]
     warm_up = [first_round + 2 * (ranks - 1 - rank) for rank in range(ranks)]
@@ -80,8 +80,8 @@ def zero_bubble(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule
     fill idle time.
 
     With P ranks, K micro-batches, one stage per rank, and F, I and W of equal length,
-    idle time over work is (P - 1) / (3 K), a third of 1F1B's. No rank keeps the
-    activations of more than P micro-batches, as many as the first rank of 1F1B.
+    idle time over work is (P - 1) / (3 K), a third of 1F1B's. Each rank stores the
+    activations of at most P micro-batches, as the first rank of 1F1B does.
     """
     first_round = (chunks - 1) * round_sizes(ranks, micro_batches)[0]
     warm_up = [first_round + ranks - 1 - rank for rank in range(ranks)]
@@ -92,9 +92,9 @@ def round_sizes(ranks: int, micro_batches: int) -> list[int]:
     """
     Returns the number of micro-batches in each round. In a round, this many
     micro-batches pass the first stage of a rank before the rank's second stage takes
-    the first of them. Rounds are as equal as possible. With at least as
-    many micro-batches as ranks, each round has at least one per rank. The round's first
-    micro-batch has then passed all ranks when the first rank is ready for its second
+    the first of them. Rounds are as equal as possible. With at least as many
+    micro-batches as ranks, each round has at least one per rank, so that the round's
+    first micro-batch has passed all ranks when the first rank is ready for its second
     stage.
     """
     rounds = max(1, micro_batches // ranks)

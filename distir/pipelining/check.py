@@ -75,7 +75,7 @@ def _check_ranks(schedule: PipelineSchedule) -> None:
 def _check_no_gaps(what: str, numbers: Iterable[int]) -> None:
     """
     Raises DistIRError if the stages or micro-batches `numbers` do not count from 0
-    without gaps. `what` is the word for them in the message.
+    without gaps. `what` is the word for the numbers in the message.
     """
     present = set(numbers)
     first_missing = next(n for n in count() if n not in present)
@@ -94,8 +94,8 @@ def _check_micro_batch(
     micro_batch: int,
 ) -> None:
     """
-    Raises DistIRError if `phases`, those of a stage on a micro-batch, are not `F` and
-    `B`, or `F`, `I` and `W`. In inference, `F` alone is also allowed.
+    Raises DistIRError if `phases`, the phases of a stage on a micro-batch, are not `F`
+    and `B`, or `F`, `I` and `W`. In inference, `F` alone is also allowed.
     """
     has_gradient = Phase.BACKWARD_INPUT in phases
     has_weights = Phase.BACKWARD_WEIGHT in phases

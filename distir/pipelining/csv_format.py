@@ -1,11 +1,12 @@
 """
 Reads and writes schedules in the CSV format of PyTorch's pipelining.
 
-There is a row per rank and a cell per action, such as `0F0,0F1,0B0`, with an empty cell
-where the rank is idle. PyTorch's long form has further cells: for communication
-(`0SEND_F1`), for the parameters of FSDP (`0UNSHARD`) and for the reduction of
-gradients. These cells are skipped, because DistIR derives all of them. An overlapped
-pair, `(0F4;3B2)OVERLAP_F_B`, is read as its two actions, one after the other.
+A row has the actions of one rank, with a cell per action, such as `0F0,0F1,0B0`, and an
+empty cell where the rank is idle. PyTorch's long form has further cells: for
+communication (`0SEND_F1`), for the parameters of FSDP (`0UNSHARD`) and for the
+reduction of gradients. The reader skips these cells, because DistIR derives them. It
+reads an overlapped pair, `(0F4;3B2)OVERLAP_F_B`, as its two actions, one after the
+other.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ def dependencies(
     Returns, for each action, the actions whose results it needs.
 
     A forward needs the forwards of all stages that send to its stage. A backward (`B`
-    or `I`) needs the forward of its own stage, and the backwards of all stages that its
-    stage sends to. A `W` needs the `I` of its own stage. The schedule must be complete
-    (`check_complete`). Raises DistIRError if `edges` name a stage that the schedule
-    lacks.
+    or `I`) needs the forward of the same stage, and the backwards of all stages to
+    which its stage sends. A `W` needs the `I` of the same stage. The schedule must be
+    complete (`check_complete`). Raises DistIRError if `edges` name a stage that the
+    schedule lacks.
     """
     if edges is None:
         edges = [(stage - 1, stage) for stage in range(1, schedule.stages)]
@@ -81,8 +81,8 @@ def ordered(
     schedule: PipelineSchedule, needs: Mapping[Action, Sequence[Action]]
 ) -> list[Action]:
     """
-    Returns the order of `executable_order`, for a schedule whose `dependencies` are
-    `needs`. Raises DistIRError for the same reason.
+    Returns all actions in an order that keeps each rank's own order and the
+    dependencies `needs`. Raises DistIRError if ranks would wait for each other forever.
     """
     order: list[Action] = []
     done: set[Action] = set()

@@ -25,7 +25,7 @@ class ScheduleOptions:
     The options of the order in which the ranks of a pipeline work.
 
     - `p`: number of pipeline ranks;
-    - `schedule`: `gpipe`, `1f1b` (the default of a training step), `interleaved-1f1b`,
+    - `schedule`: `gpipe`, `1f1b` (the default for training), `interleaved-1f1b`,
       `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for
       inference;
     - `chunks`: number of stages per rank, by default the fewest that the schedule can
@@ -33,12 +33,12 @@ class ScheduleOptions:
     - `schedule_file`: a file with a schedule in PyTorch's CSV format, used in place of
       `schedule` and `chunks`;
     - `blocking_sends`: whether a send occupies sender and receiver (DistIR's
-      semantics). If not, devices compute during a send and wait only where the value is
-      used;
+      semantics). Otherwise, devices compute during a send and wait only where the value
+      is used;
     - `stage_meshes`: the sizes of the axes of each rank's mesh, such as `d=2,t=2`, if
       they differ between ranks. An axis that is left out has size 1. With `search`, the
-      fastest meshes that are found are used; their axes have divisors of the sizes in
-      the program.
+      fastest meshes that a search finds, with axis sizes that divide the program's
+      sizes.
     """
 
     p: int = option(
@@ -76,9 +76,10 @@ class ScheduleOptions:
 
     def schedule_of(self, micro_batches: int, trains: bool) -> PipelineSchedule:
         """
-        Returns the schedule for `micro_batches` micro-batches. `trains` says whether it
-        is for a training step or for inference. Raises DistIRError if the options
-        contradict each other, or if the schedule does not exist or cannot be read.
+        Returns the schedule for `micro_batches` micro-batches. `trains` tells whether
+        the schedule is for a training step or for inference. Raises DistIRError if the
+        options contradict each other, or if the schedule does not exist or cannot be
+        read.
         """
         if not self.schedule_file:
             name = self.schedule or ("1f1b" if trains else "forward")
@@ -104,10 +105,10 @@ class ScheduleOptions:
 
     def forward_chunks(self, micro_batches: int) -> int | None:
         """
-        Returns the number of chunks of the schedule `forward` that gives it the same
-        stages on the same ranks as this schedule of a training step. Returns None if no
-        number does, as for `zbv`. Raises DistIRError for the same reasons as
-        `schedule_of`.
+        Returns the number of chunks with which the schedule `forward` has the same
+        stages on the same ranks as this training schedule. Returns None if no number
+        has, as for `zbv`. Raises DistIRError if the options contradict each other, or
+        if the schedule does not exist or cannot be read.
         """
         schedule = self.schedule_of(micro_batches, True)
         ranks, count = schedule.ranks, schedule.stages
@@ -147,8 +148,8 @@ class PipelineOptions(ScheduleOptions):
     divided yet.
 
     - `k`: number of micro-batches; with p = 1 they accumulate gradients;
-    - `stages`: the places where stages begin, as `pipeline` documents; with `search`,
-      the stages that `search-stages` finds.
+    - `stages`: the places where stages begin, as the pass `pipeline` documents; with
+      `search`, the stages that the pass `search-stages` finds.
     """
 
     k: int = option(
@@ -199,7 +200,7 @@ _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
 def axes_of(texts: Sequence[str], what: str) -> list[tuple[str, int]]:
     """
     Returns the names and sizes in `texts`, each of the form `NAME=SIZE`. Raises
-    DistIRError for any other text; the message names the pass `what`.
+    DistIRError for any other text, with the name `what` of the pass in the message.
     """
     found: list[tuple[str, int]] = []
     for text in texts:

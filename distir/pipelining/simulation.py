@@ -1,6 +1,7 @@
 """
-Computes the time that a schedule takes, an order of its actions, and the number of
-micro-batches that it keeps. Needs only the durations of actions, no program or cluster.
+Computes the makespan of a schedule, an order of its actions, and the number of
+micro-batches whose activations it stores. Needs only the durations of actions, no
+program or cluster.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class ScheduleTimeline:
 
     @cached_property
     def makespan(self) -> float:
-        """The time at which the last action ends."""
+        """The time at which the last action ends, in the unit of the durations."""
         return max(self.end.values())
 
     @cached_property
     def busy(self) -> tuple[float, ...]:
-        """The total time for which each rank works."""
+        """The total time for which each rank works, in the unit of the durations."""
         return tuple(
             sum(self.end[action] - self.start[action] for action in row)
             for row in self.schedule.actions
@@ -64,7 +65,7 @@ def phase_durations(
     forward: float = 1, backward_input: float = 1, backward_weight: float = 1
 ) -> Durations:
     """
-    Returns a function that gives each action the duration of its phase, the same for
+    Returns a function that maps each action to the duration of its phase, the same for
     all stages. A whole backward takes as long as its two parts together.
     """
     durations = {
@@ -85,9 +86,9 @@ def simulate_schedule(
     """
     Runs a schedule and returns the start and end time of each action. An action starts
     when its rank is free and its dependencies have ended. A result from another rank
-    takes `communication` longer to arrive; sends do not occupy a rank. `edges` lists
-    the pairs of stages that send values; by default each stage sends to the next one.
-    Raises DistIRError for schedules that `check_schedule` rejects, and for negative or
+    arrives `communication` later; sends do not occupy a rank. `edges` lists the pairs
+    of stages that send values; by default each stage sends to the next one. Raises
+    DistIRError for schedules that `check_schedule` rejects, and for negative or
     infinite durations.
     """
     check_complete(schedule)
@@ -160,7 +161,7 @@ def global_order(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[Action]:
     """
-    Returns the actions of all ranks in one order, which keeps each rank's own order and
-    every dependency. It is the order of `global_steps`.
+    Returns the actions of all ranks in one order, sorted by their start if every action
+    takes equally long. The order keeps each rank's own order and every dependency.
     """
     return [action for step in global_steps(schedule, edges) for action in step]

@@ -3,8 +3,8 @@ The schedules whose stages lie on the ranks in the shape of a V: with P ranks, r
 has stages r and 2 P - 1 - r. The loss is thus on the same rank as the input.
 
 Both schedules are generated for at least as many micro-batches as fill the pipeline,
-and surplus micro-batches are then left out. This is possible because no action of a
-micro-batch waits for an action of another one.
+and then surplus micro-batches are left out. This is possible because no action of a
+micro-batch waits for an action of another micro-batch.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from distir.pipelining.actions import Action, Phase, PipelineSchedule
 def zbv(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
     Returns the ZB-V schedule (Qi et al. 2024, section 6). With P ranks and F, I and W
-    of equal length, the only idle time is the P - 1 steps at the start. Each rank keeps
-    the activations of 2 P micro-batches, each for a single stage: as much as the first
-    rank of 1F1B.
+    of equal length, the only idle time is the P - 1 steps at the start. Each rank
+    stores the activations of 2 P micro-batches, each for a single stage: as many as the
+    first rank of 1F1B.
     """
     filled = max(micro_batches, 2 * ranks - 1)
 
@@ -44,9 +44,9 @@ def zbv(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
 def dualpipev(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
     Returns the DualPipeV schedule (DeepSeek-AI 2024: DualPipe, cut in half). It is like
-    ZB-V, but most backwards are whole. Each of these forms a pair with a forward of the
-    rank's other stage. The two may overlap in time; in the schedule the forward comes
-    first.
+    ZB-V, but most backwards are whole. Each whole backward forms a pair with a forward
+    of the rank's other stage. The two may overlap in time; in the schedule the forward
+    comes first.
     """
     filled = max(micro_batches, 2 * ranks)
 

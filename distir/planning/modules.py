@@ -1,4 +1,7 @@
-"""The modules of the model that a program came from, found by the scopes of its ops."""
+"""
+The modules of the model from which a program came. They are found by the scopes (module
+paths) of the program's ops.
+"""
 
 from __future__ import annotations
 
@@ -109,10 +112,10 @@ class ProgramModules:
         known: dict[SSAValue, ParameterUse],
     ) -> Iterator[ScopedOp]:
         """
-        Yields each run of `op`, or of the ops that it calls, in program order. `path`
-        holds the calls that lead to `op`, and `call_scope` is the scope of the last of
-        them. `known` maps values to the arguments of the entry function that they stand
-        for.
+        Yields each run of `op`, or of the ops in the functions that it calls, in
+        program order. `path` holds the calls that lead to `op`, and `call_scope` is the
+        module path of the last call. `known` maps values to the arguments of the entry
+        function that these values are.
         """
         own = scope_of(op)
         scope = specialise(own, call_scope) if call_scope else own
@@ -155,8 +158,8 @@ class ProgramModules:
     def nearest(self, pattern: str, inside: Sequence[str]) -> list[str]:
         """
         Returns up to four paths of modules that are spelled like `pattern`, for an
-        error message. Only modules below the first module of `inside` are considered,
-        and paths are relative to it.
+        error message. Only modules below the first module of `inside` are considered.
+        Paths are relative to this module.
         """
         start = f"{inside[0]}." if inside and inside[0] else ""
         known = {s[len(start) :] for s in self.scopes if s.startswith(start)}
@@ -179,7 +182,7 @@ class ProgramModules:
         Returns the parameters that the module `scope` uses: for each argument index,
         the parameter's name within the module. This is the part of the full name after
         the module's path. If the parameter belongs to another module, it is the last
-        part of the full name.
+        part of its full name.
         """
         found: dict[int, str] = {}
         for scoped in self.within(scope):
@@ -195,7 +198,7 @@ class ProgramModules:
     def parameters_called(self, pattern: str, scope: str) -> list[int]:
         """
         Returns the argument indices of the parameters that the module `scope` uses and
-        whose name within the module matches `pattern`.
+        that have a name within the module that matches `pattern`.
         """
         own = self.parameters(scope)
         return [i for i, name in own.items() if matches(pattern, name)]
@@ -205,8 +208,8 @@ def _same_argument(
     op: Operation, uses: Mapping[int, ParameterUse]
 ) -> ParameterUse | None:
     """
-    Returns the argument that the result of `op` stands for, if `op` only permutes the
-    argument's dimensions or changes its element type. Returns None for other ops.
+    Returns the argument of which the result of `op` is a copy, if `op` only permutes
+    the argument's dimensions or changes its element type. Returns None for other ops.
     `uses` holds the operands of `op` that are arguments.
     """
     if 0 not in uses or len(op.operands) != 1:

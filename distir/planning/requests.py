@@ -59,7 +59,7 @@ class Requests:
     - `seconds`: time limit of the solver for the layouts of one plan; with None the
       search chooses it;
     - `limit`: seconds after which the search for the layouts of one plan ends with the
-      best ones found.
+      best layouts so far.
     """
 
     shard: tuple[str, ...] = same_option(DistributionOptions, "shard")
@@ -105,9 +105,9 @@ def request(
 ) -> None:
     """
     Requests that the axes `axes` split argument `index` of a function in the same way
-    as in the layout `asked`. Other axes stay free. `origin` names who asks, for error
-    messages. Raises DistIRError if an earlier request or plan splits the argument
-    differently over one of `axes`.
+    as in the layout `asked`. Other axes stay free. `origin` names the source of the
+    request, for error messages. Raises DistIRError if an earlier request or plan splits
+    the argument differently over one of `axes`.
     """
     attributes = argument_attributes(function)
     entry, name = attributes[index], argument_names(function)[index]
@@ -193,8 +193,9 @@ def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
 def _settle_constraints(module: ModuleOp, mesh: Mesh) -> None:
     """
     Adapts requests for values that are not arguments to the mesh. Such a request is a
-    `dist.constrain` op that records who asks. Requests that fix no axis of the mesh are
-    removed. Raises DistIRError for a layout that is impossible on the mesh.
+    `dist.constrain` op that records the source of the request. Requests that fix no
+    axis of the mesh are removed. Raises DistIRError for a layout that is impossible on
+    the mesh.
     """
     for _, op in list(walk_functions(module)):
         by = op.attributes.get(FIXED_BY)
@@ -215,7 +216,7 @@ def _settle_constraints(module: ModuleOp, mesh: Mesh) -> None:
 def _along_parts(layout: Layout, repacked: Repacked | None, mesh: Mesh) -> Layout:
     """
     Returns the layout of an argument that holds several tensors of equal size side by
-    side, such that each of the tensors is split as `layout` splits the whole: every
+    side. Each of the tensors is split as `layout` splits the whole, so that every
     device gets its columns of each tensor. Returns `layout` unchanged if the argument
     does not hold such tensors, or if they cannot be split evenly.
     """
@@ -366,10 +367,10 @@ def _arguments(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
 
 def check_kernels(module: ModuleOp) -> None:
     """
-    Raises DistIRError if a requested split of an argument would be undone by a kernel:
-    the kernel reads the argument and needs the whole dimension, so that every call
-    would gather it. This happens where a kernel replaces ops that could be split, such
-    as the last layer and the loss.
+    Raises DistIRError if a kernel would undo a requested split of an argument: the
+    kernel reads the argument and needs the whole dimension, so that every call would
+    gather it. This happens if a kernel replaces ops that could be split, such as the
+    last layer and the loss.
     """
     known = functions(module)
     for argument in Program(module).arguments:
@@ -414,7 +415,7 @@ def _kernels_that_read(
 ) -> Iterator[tuple[KernelCallOp, int]]:
     """
     Yields the kernel calls that take `value` as an operand, with the operand's index.
-    Functions that `value` is passed to are searched too.
+    Also searches functions that receive `value` as an argument.
     """
     for use in value.uses:
         op = use.operation

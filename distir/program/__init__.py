@@ -5,7 +5,7 @@ that other folders import from here.
 - `view`: a program with its entry function, arguments and results;
 - `functions`: the entry function, the functions that it reaches, their calls, and other
   public functions of the module;
-- `entries`: programs with several entries, one by one and joined;
+- `entries`: programs with several entries, split into single entries and joined;
 - `arguments`: roles, names and links of arguments and results;
 - `naming`: names of ops and values in messages and labels;
 - `locations`: the lines of source code that ops came from;

@@ -1,6 +1,6 @@
 """
-Arguments and results of a function: attributes, roles and names, and which results are
-updates or gradients of which arguments.
+Arguments and results of a function: attributes, roles, names, and the links from
+results to the arguments that they update or are gradients of.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def _dictionaries(
     attributes: Sequence[dict[str, Attribute]], before: ArrayAttr[DictionaryAttr] | None
 ) -> ArrayAttr[DictionaryAttr] | None:
     """
-    Returns `attributes` as one attribute. Those of its dictionaries that are the same
-    in `before` are taken from there, because making thousands of them is slow.
+    Returns `attributes` as one attribute. Dictionaries that are the same in `before`
+    are taken from there, because making thousands of them is slow.
     """
     if not any(attributes):
         return None
@@ -137,9 +137,9 @@ def _texts(attributes: _Same, name: str) -> tuple[str | None, ...]:
 
 def argument_roles(function: FuncOp) -> list[str]:
     """
-    Returns the role of each argument; `input` for an argument without one. Raises
-    DistIRError for an unknown role: an argument with a misspelt role would count as an
-    input and would not be trained.
+    Returns the role of each argument, and `input` for an argument without a role.
+    Raises DistIRError for an unknown role: an argument with a misspelt role would count
+    as an input and would not be trained.
     """
     given = _argument_texts(function, ROLE)
     for unknown in sorted({role for role in {*given} if role} - {*ROLES}):
@@ -152,16 +152,16 @@ def argument_roles(function: FuncOp) -> list[str]:
 
 def result_roles(function: FuncOp) -> list[str]:
     """
-    Returns the role of each result, `LOSS` or `GRADIENT`; `output` for a result without
-    one.
+    Returns the role of each result, `LOSS` or `GRADIENT`, and `output` for a result
+    without a role.
     """
     return [ROLE.of(r) or "output" for r in result_attributes(function)]
 
 
 def argument_names(function: FuncOp) -> list[str]:
     """
-    Returns the source name of each argument. An argument without one gets its SSA name,
-    or `arg<i>`.
+    Returns the source name of each argument. An argument without a source name gets its
+    SSA name, or `arg<i>`.
     """
     given = _argument_texts(function, NAME)
     return [
@@ -172,8 +172,9 @@ def argument_names(function: FuncOp) -> list[str]:
 
 def result_names(function: FuncOp) -> list[str]:
     """
-    Returns the source name of each result; `output<i>` for a result without one. If
-    several results have the same name, a number is added to all but the first.
+    Returns the source name of each result, and `output<i>` for a result without a
+    source name. If several results have the same name, a number is added to all but the
+    first.
     """
     return unique_names(
         NAME.of(attributes) or f"output{i}"
@@ -183,8 +184,8 @@ def result_names(function: FuncOp) -> list[str]:
 
 def updated_arguments(function: FuncOp) -> dict[int, int]:
     """
-    Returns which argument each result replaces in the next step: result index to
-    argument index. Other results are left out. Raises DistIRError if a result names an
+    Maps the index of each result to the index of the argument that it replaces in the
+    next step. Other results are left out. Raises DistIRError if a result names an
     argument that does not exist.
     """
     return _named_arguments(function, function.res_attrs, UPDATES, "result {} updates")
@@ -192,9 +193,9 @@ def updated_arguments(function: FuncOp) -> dict[int, int]:
 
 def parameters_of_states(function: FuncOp) -> dict[int, int]:
     """
-    Returns the parameter of each optimizer state: argument index of the state to
-    argument index of the parameter. Other arguments are left out. Raises DistIRError if
-    a state names an argument that does not exist.
+    Maps the argument index of each optimizer state to the argument index of its
+    parameter. Other arguments are left out. Raises DistIRError if a state names an
+    argument that does not exist.
     """
     return _named_arguments(
         function, function.arg_attrs, OF, "argument {} is a state of"
@@ -203,8 +204,9 @@ def parameters_of_states(function: FuncOp) -> dict[int, int]:
 
 def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
     """
-    Returns the argument of each gradient: result index to argument index. Other results
-    are left out. Raises DistIRError if a result names an argument that does not exist.
+    Maps the index of each result that is a gradient to the index of the argument that
+    it is the gradient of. Other results are left out. Raises DistIRError if a result
+    names an argument that does not exist.
     """
     return _named_arguments(
         function, function.res_attrs, OF, "result {} is the gradient of"
@@ -213,8 +215,8 @@ def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
 
 def gradients_of_results(function: FuncOp) -> dict[int, int]:
     """
-    Returns the argument that is the gradient of each result: result index to argument
-    index. Other results are left out.
+    Maps the index of each result to the index of the argument that is its gradient.
+    Results without such an argument are left out.
     """
     wanted = _argument_texts(function, GRADIENT_OF)
     if not any(wanted):
@@ -225,9 +227,9 @@ def gradients_of_results(function: FuncOp) -> dict[int, int]:
 
 def linked_arguments(function: FuncOp) -> dict[int, int]:
     """
-    Returns, for each result that must have the layout of an argument, the index of that
-    argument. The result replaces the argument in the next step, or is its gradient; or the
-    argument is the gradient of the result.
+    Maps the index of each result to the index of the argument whose layout it must
+    have. Such a result replaces the argument in the next step or is its gradient, or
+    the argument is the gradient of the result.
     """
     return {
         **gradients_of_results(function),
@@ -239,7 +241,7 @@ def linked_arguments(function: FuncOp) -> dict[int, int]:
 def is_training_step(function: FuncOp) -> bool:
     """
     Whether a function returns updates or gradients of some of its arguments. A step of
-    inference, which updates caches only, is none.
+    inference, which updates caches only, is no training step.
     """
     linked = linked_arguments(function).values()
     if not linked:

@@ -2,11 +2,11 @@
 Checks of a program that was read from a file.
 
 `check_dominance` checks that values are defined before they are used. MLIR checks this
-of every program, but xDSL does not. `check_functions` checks that functions have what
-the other checks and the messages read. `check_dist_attributes` checks the attributes of
-the `dist` dialect (`distir.dialects.dist_attributes`) on arguments, results, ops and
-functions. Passes often ask only whether such an attribute is there; with a wrong value,
-it would be ignored or misunderstood.
+for every program, but xDSL does not. `check_functions` checks that functions have names
+and types, which later checks read. `check_dist_attributes` checks the attributes of the
+`dist` dialect (`distir.dialects.dist_attributes`) on arguments, results, ops and
+functions. Passes often test only for the presence of such an attribute, so that a wrong
+value would be ignored or misunderstood.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def check_dominance(module: ModuleOp) -> None:
 
 def _check(region: Region, outside: set[int], function: FuncOp) -> None:
     """
-    Checks the ops of a region. `outside` holds the ids of the values from around the
-    region that its ops may use; ids are faster to hash than values.
+    Checks that the ops of a region use only values defined before them. `outside` holds
+    the ids of the values from around the region that its ops may use; ids are faster to
+    hash than values.
     """
     blocks = list(region.blocks)
     order = DominanceInfo(region) if len(blocks) > 1 else None
@@ -90,8 +91,8 @@ _FORMER: Mapping[str, str] = {
 
 def check_functions(module: ModuleOp) -> None:
     """
-    Raises VerifyException if a function has no name or no type. In MLIR's generic form
-    it may lack them.
+    Raises VerifyException if a function has no name or no type. MLIR's generic form
+    allows functions without them.
     """
     for op in module.body.block.ops:
         if isinstance(op, FuncOp) and not (
@@ -147,8 +148,8 @@ def _refuse(problem: str | None, owner: str) -> None:
 
 def _problem(attributes: Mapping[str, Attribute]) -> str | None:
     """
-    Returns a text that describes the first wrong attribute of the `dist` dialect; None
-    if all are right.
+    Returns a text that describes the first wrong attribute of the `dist` dialect, or
+    None if all are right.
     """
     for name, attr in attributes.items():
         kind = _KNOWN.get(name)

@@ -1,6 +1,7 @@
 """
-Reasons why a part of an imported model cannot be trained as it is. `dist.doubt` holds
-such a reason as a keyword; this module explains the keywords to users.
+Reasons why a part of an imported model cannot be trained in its present form. The
+attribute `dist.doubt` holds such a reason as a keyword; this module explains the
+keywords to users.
 """
 
 from __future__ import annotations

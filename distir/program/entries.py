@@ -5,8 +5,8 @@ Each entry is a function whose attribute `dist.entry` is its name. Arguments of 
 name are one value for all entries: parameters, and the cache that one entry passes to
 the other.
 
-Passes and tools work on programs with one entry. A program with several is therefore
-split (`one_entry`), rewritten, and joined again (`joined`).
+Passes and tools work on programs with one entry. A program with several entries is
+therefore split (`one_entry`), rewritten, and joined again (`joined`).
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def one_entry(module: ModuleOp, name: str) -> ModuleOp:
 
 def _with_main(module: ModuleOp, name: str) -> ModuleOp:
     """
-    Returns a copy of a module in which the function `name` is `@main`. A function that
-    has this name already gets another.
+    Returns a copy of a module in which the function `name` is `@main`. Another function
+    with this name is renamed.
     """
     part = module.clone()
     taken = set(functions(part))
@@ -89,7 +89,7 @@ def _with_main(module: ModuleOp, name: str) -> ModuleOp:
 
 def chosen_entry(module: ModuleOp, name: str | None) -> ModuleOp:
     """
-    Returns the entry `name` of a program with several entries (see `one_entry`), or the
+    Returns a copy with only the entry `name` of a program with several entries, or the
     program itself if `name` is None. Raises DistIRError if there is no such entry, or
     if `name` is None and the program has several entries.
     """

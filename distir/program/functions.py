@@ -3,8 +3,8 @@ The functions of a module: the entry function, calls, and the number of ops that
 executes.
 
 A program of DistIR is straight-line code: each function has one block, and calls are
-not recursive. DistIR leaves public functions alone that the program does not call, such
-as an `@eval` beside `@main`.
+not recursive. DistIR does not change public functions outside of the program, such as
+an `@eval` beside `@main`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ The largest depth of nested calls. Passes and interpreters follow calls by recur
 
 
 def functions(module: ModuleOp) -> dict[str, FuncOp]:
-    """Returns the functions of a module, by name."""
+    """Maps the name of each function of a module to the function."""
     return {
         op.sym_name.data: op for op in module.body.block.ops if isinstance(op, FuncOp)
     }
@@ -101,7 +101,10 @@ def entry_function(module: ModuleOp) -> FuncOp:
 
 
 def public_functions(module: ModuleOp) -> list[FuncOp]:
-    """Returns the functions that are not private: those that others may call."""
+    """
+    Returns the functions that are not private: code outside of the module may call
+    them.
+    """
     return [f for f in functions(module).values() if not _is_private(f)]
 
 
@@ -272,7 +275,7 @@ def ancestors(
 ) -> set[Operation]:
     """
     Returns the ops on which `values` depend, directly or not. The search stops at
-    values in `known`: an op that only such values depend on is left out.
+    values in `known`: ops on which only such values depend are left out.
     """
     found: set[Operation] = set()
     pending = list(values)
@@ -315,7 +318,8 @@ def check_executed(module: ModuleOp, roots: Iterable[FuncOp]) -> None:
 def other_functions(module: ModuleOp) -> list[FuncOp]:
     """
     Returns the public functions that the entry function does not reach, such as an
-    `@eval` beside `@main`, and all functions that they call. DistIR leaves them alone.
+    `@eval` beside `@main`, and all functions that they call. DistIR does not change
+    them.
     """
     known = functions(module)
     entry = entry_function(module)
@@ -349,7 +353,7 @@ def holds_layouts(function: FuncOp) -> bool:
 
 def left_alone(module: ModuleOp) -> set[FuncOp]:
     """
-    Returns the functions that are not part of the program and are not distributed: only
+    Returns the functions that are neither part of the program nor distributed: only
     other public functions reach them, and none of their values has a layout.
     """
     others = other_functions(module)

@@ -30,9 +30,9 @@ _PACKAGES = frozenset(["site-packages", "dist-packages"])
 
 def line_location(location: Attribute | None) -> FileLineColLoc | None:
     """
-    Returns the file and line of a location, or None if the line is unknown. Of the
-    frames of a call site, innermost first, this is the first one in a file of the user,
-    not in an installed package; if all are in packages, the first one.
+    Returns the file and line of a location, or None if the line is unknown. A location
+    may have several frames, innermost first. The first frame in a file of the user, not
+    in an installed package, is returned; if all are in packages, the first frame.
     """
     frames = _frames(location)
     first = next(frames, None)
@@ -42,7 +42,9 @@ def line_location(location: Attribute | None) -> FileLineColLoc | None:
 
 
 def _frames(location: Attribute | None) -> Iterator[FileLineColLoc]:
-    """Yields the lines of a location; those of a callee before those of its caller."""
+    """
+    Yields the lines of a location; lines of a callee come before lines of its caller.
+    """
     match location:
         case FileLineColLoc() if location.line.data:
             yield location
@@ -84,8 +86,9 @@ def is_known(location: LocationAttr) -> bool:
 class KnownLocations:
     """
     The locations of a module's functions, of their returns, and of their arguments,
-    recorded before a rewrite that makes these anew. Arguments are found by name, and ops
-    by their scope and the name of their first result, where all that have both agree.
+    recorded before a rewrite that makes new ones. Arguments are found by name. Ops are
+    found by their scope (module path) and the name of their first result, and are left
+    out if these belong to ops with different locations.
     """
 
     functions: dict[str, LocationAttr]
@@ -118,10 +121,10 @@ class KnownLocations:
     def complete(self, module: ModuleOp) -> None:
         """
         Gives a location to each op of `module` that has none. Functions, returns and
-        arguments get the location that was recorded. A new function gets the location
-        of its first op. Any other op gets the location of the op whose name and scope it
-        took over, else that of an op that computes one of its operands, else that of an
-        op that uses its results, else that of its function.
+        arguments get their recorded location. A new function gets the location of its
+        first op. Any other op gets the first of these locations: of the recorded op
+        with its name and scope, of an op that computes one of its operands, of an op
+        that uses its results, or of its function.
         """
         for function in module.body.block.ops:
             if not isinstance(function, FuncOp) or len(function.body.blocks) != 1:
@@ -153,7 +156,10 @@ class KnownLocations:
 
 
 def _label(op: Operation) -> tuple[str, str] | None:
-    """Returns the scope of an op and the name of its first result, if it has one."""
+    """
+    Returns the module path (scope) of an op and the name of its first result. Returns
+    None if the op has no result with a name.
+    """
     hint = op.results[0].name_hint if op.results else None
     return None if hint is None else (SCOPE.of(op.attributes) or "", hint)
 

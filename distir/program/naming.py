@@ -1,5 +1,6 @@
 """
-Names of ops and values for people and messages: source names, scopes and name hints.
+Names of ops and values for people and messages: source names, module paths (scopes) and
+name hints.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ underscore and a number off the end of the name. It refuses the copy if nothing 
 def name_hint(name: str) -> str | None:
     """
     Returns an SSA name hint for a value with the source name `name`: the name itself,
-    or the characters of its last part that SSA names allow; None if nothing is left. A
-    hint is only a label: `dist.name` holds the source name.
+    or the valid characters of its last part, or None if nothing is left. A hint is only
+    a label; `dist.name` holds the source name.
     """
     hint = name
     if not is_name_hint(hint):
@@ -52,8 +53,8 @@ def scope_of(op: Operation) -> str:
 
 def describe(op: Operation) -> str:
     """
-    Returns a text for messages about an op: its name, its first result, its scope, and
-    the line of the source code that it came from, if the program says so (`loc(...)`).
+    Returns a text for messages about an op: its name, its first result, its scope
+    (module path), and the line of its source code if the program has it (`loc(...)`).
     """
     text = name_of(op)
     if op.results and op.results[0].name_hint:
@@ -67,8 +68,8 @@ def describe(op: Operation) -> str:
 
 def unique_names(names: Iterable[str]) -> list[str]:
     """
-    Returns the names in order. A name that was there before gets a number as suffix, so
-    that all differ.
+    Returns the names in order. A repeated name gets a number as suffix, so that all
+    names differ.
     """
     found: dict[str, None] = {}
     for name in names:

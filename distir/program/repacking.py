@@ -4,7 +4,7 @@ Arguments that hold several tensors of the source model.
 The attribute `dist.repacked` on an argument of the entry function gives the names of
 the tensors, the dimension in which they are concatenated, and their sizes in this
 dimension. Weights files, checkpoints and random values use the names of the tensors.
-Files from before a `schedule.merge` can therefore be used after it.
+Files that were written before a `schedule.merge` can therefore be used after it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 class Repacked:
     """
     The tensors in a repacked argument: `dim` is the dimension in which they are
-    concatenated, and `names` and `sizes` are their names and their sizes in it.
+    concatenated, `names` are their names, and `sizes` their sizes in this dimension.
 
     With several `groups`, each tensor is cut into `groups` pieces of equal size. The
     argument holds the first piece of each tensor, then the second piece of each, and so
@@ -51,7 +51,7 @@ class Repacked:
 
     @property
     def attribute(self) -> DictionaryAttr:
-        """The value of `dist.repacked`."""
+        """The value of the attribute `dist.repacked` that describes these tensors."""
         found: dict[str, Attribute] = {
             "dim": IntegerAttr(self.dim, i64),
             "names": ArrayAttr([StringAttr(name) for name in self.names]),
@@ -63,8 +63,8 @@ class Repacked:
 
     def renamed(self, suffix: str) -> Repacked:
         """
-        Returns a copy with `suffix` added to each name. It describes an argument whose
-        tensors belong to the parts, such as states of an optimizer.
+        Returns a copy with `suffix` added to each name. The copy describes an argument
+        with related tensors, such as the optimizer's states of these tensors.
         """
         names = tuple(f"{name}{suffix}" for name in self.names)
         return Repacked(self.dim, names, self.sizes, self.groups)
@@ -84,8 +84,8 @@ class Repacked:
 
     def _apart(self, value: Array) -> Array:
         """
-        Returns a view of `value` in which the groups are a dimension of their own,
-        before `dim`.
+        Returns a view of `value` in which the groups are an additional dimension before
+        `dim`.
         """
         before, after = value.shape[: self.dim], value.shape[self.dim + 1 :]
         return value.reshape(*before, self.groups, -1, *after)
@@ -93,7 +93,7 @@ class Repacked:
     def packed(self, parts: Mapping[str, npt.ArrayLike]) -> Array:
         """
         Returns the value of the argument, given its tensors by name. Raises DistIRError
-        if their shapes do not fit.
+        if the shapes of the tensors do not fit.
         """
         arrays = [np.asarray(parts[name]) for name in self.names]
         for name, size, array in zip(self.names, self.sizes, arrays, strict=True):
@@ -146,8 +146,8 @@ def repacked_arguments(function: FuncOp) -> dict[str, Repacked]:
 
 class _RepackedWeights(Mapping[str, Array]):
     """
-    Weights by the names of a program's arguments. A repacked argument is built from its
-    tensors when it is looked up.
+    Weights by the names of a program's arguments. The value of a repacked argument is
+    built from its tensors when it is looked up.
     """
 
     def __init__(self, weights: Mapping[str, Array], packed: Mapping[str, Repacked]):
@@ -173,9 +173,9 @@ def repacked_weights(
     function: FuncOp, weights: Mapping[str, Array]
 ) -> Mapping[str, Array]:
     """
-    Returns `weights` by the names of the function's arguments. If they hold the tensors
-    of a repacked argument instead of the argument, it is built from them when it is
-    looked up.
+    Returns `weights` by the names of the function's arguments. If `weights` has the
+    tensors of a repacked argument instead of the argument, its value is built from them
+    when it is looked up.
     """
     packed = {
         name: own

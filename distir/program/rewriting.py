@@ -23,8 +23,8 @@ from distir.program.functions import check_body, functions, return_op
 
 def replace_program(module: ModuleOp, other: ModuleOp) -> None:
     """
-    Replaces the contents and attributes of `module` by those of `other`, which loses
-    its contents.
+    Replaces the contents and attributes of `module` by those of the module `other`,
+    which becomes empty.
     """
     for op in list(module.body.block.ops):
         op.detach()
@@ -93,8 +93,8 @@ def made_with(
 ) -> Operation:
     """
     Returns a new op of the same kind and attributes as `op`, with other operands and
-    result types. Raises DistIRError if `op` has a body that depends on them (see
-    `check_body`).
+    result types. Raises DistIRError if `op` has a body that depends on the old ones
+    (see `check_body`).
     """
     regions: list[Region] = []
     if op.regions:
@@ -142,8 +142,8 @@ def called(
     result_types: Sequence[Attribute],
 ) -> CallOp:
     """
-    Returns a new call of the function `name`, with the attributes of the call `op`. It
-    is not inserted.
+    Returns a new call of the function `name`, with the attributes of the call `op`. The
+    new call is not inserted into a block.
     """
     return CallOp.create(
         operands=operands,
@@ -178,8 +178,8 @@ def set_results(
     attributes: Sequence[dict[str, Attribute]] = (),
 ) -> None:
     """
-    Makes a function return `values`, with one dictionary of `attributes` for each (by
-    default none). Updates the type of the function, including the types of its
+    Makes a function return `values`, with one dictionary of `attributes` for each value
+    (by default none). Updates the type of the function, including the types of its
     arguments.
     """
     Rewriter.replace_op(return_op(function), ReturnOp(*values), [])

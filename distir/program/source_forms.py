@@ -40,9 +40,9 @@ Array = npt.NDArray[Any]
 
 def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
     """
-    Returns the result of `train.flatten`: `splits` cut the tensor into blocks, each
-    block is flattened and filled up with zeros to `length` elements, and the blocks lie
-    side by side.
+    Flattens a tensor as the op `train.flatten` does: `splits` cut the tensor into
+    blocks, each block is flattened and filled up with zeros to `length` elements, and
+    the blocks lie side by side.
     """
     for dim, parts, run in splits:
         sizes = tensor.shape
@@ -57,9 +57,8 @@ def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
 
 def unflattened(flat: Array, shape: Sequence[int], splits: Sequence[Split]) -> Array:
     """
-    Returns the tensor of shape `shape` that the flat array `flat` holds, as
-    `train.unflatten` does. `splits` are the splits of the tensor before it was
-    flattened.
+    Returns the tensor of shape `shape` from the flat array `flat`. This is the inverse
+    of `flattened`; `splits` are the splits that cut the tensor into blocks.
     """
     block = shape_of_part(shape, splits)
     assert block is not None  # the op's verifier, `Flattened`
@@ -92,7 +91,7 @@ class Flattened:
 
     @property
     def attribute(self) -> DictionaryAttr:
-        """The value of `dist.flattened`."""
+        """The value of the attribute `dist.flattened` that describes this form."""
         entries: dict[str, Attribute] = {
             "shape": DenseArrayBase.from_list(i64, self.shape),
             "length": IntegerAttr(self.length, i64),
@@ -148,7 +147,7 @@ zeros that follow them.
 
 
 def elements_in(runs: Runs) -> int:
-    """Returns the size of the dimension before padding."""
+    """Returns the number of elements of the dimension without its padding."""
     return sum(count for count, _ in runs)
 
 
@@ -158,7 +157,7 @@ def size_of(runs: Runs) -> int:
 
 
 def places_in(runs: Runs) -> list[int]:
-    """Returns the index that each element of the dimension has after padding."""
+    """Returns the index of each element of the dimension after padding."""
     found: list[int] = []
     begin = 0
     for count, zeros in runs:

@@ -1,4 +1,4 @@
-"""Finds where an unknown size comes from, and advises users."""
+"""Finds the origin of an unknown size, and gives users advice."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def is_unknown(type_: Attribute) -> bool:
 
 def origin_of_unknown(value: SSAValue) -> str:
     """
-    Returns the end of an error message about a value of unknown size: where the unknown
-    size comes from, and what to do. It comes from an argument of the program, or from
-    an op whose result's size depends on data.
+    Returns the end of an error message about a value of unknown size: the origin of the
+    size, and the remedy. The origin is an argument of the program, or an op whose
+    result's size depends on data.
     """
     pending, seen = [value], set[SSAValue]()
     first: Operation | None = None

@@ -73,9 +73,9 @@ class ProgramResult:
 
 class Program:
     """
-    A view of a module as a program. Each fact is computed when it is first needed, and
-    then kept. After a rewrite that changes arguments, results or calls, make a new
-    view. Raises DistIRError if the module is not a program.
+    A view of a module as a program. Each fact is computed at its first use, and then
+    kept. After a rewrite that changes arguments, results or calls, make a new view.
+    Raises DistIRError if the module is not a program.
     """
 
     def __init__(self, module: ModuleOp):
@@ -103,24 +103,25 @@ class Program:
     @cached_property
     def updates(self) -> Mapping[int, int]:
         """
-        The argument that each result replaces in the next step: result index to
-        argument index. Other results are left out.
+        Maps the index of each result to the index of the argument that it replaces in
+        the next step. Other results are left out.
         """
         return updated_arguments(self.entry)
 
     @cached_property
     def links(self) -> Mapping[int, int]:
         """
-        The argument whose layout each result must have, because it is an update or a
-        gradient of this argument: result index to argument index.
+        Maps the index of each result to the index of the argument whose layout it must
+        have, because the result is an update or a gradient of the argument. Other
+        results are left out.
         """
         return linked_arguments(self.entry)
 
     @cached_property
     def states(self) -> Mapping[int, int]:
         """
-        The parameter of each optimizer state: argument index of the state to argument
-        index of the parameter.
+        Maps the argument index of each optimizer state to the argument index of its
+        parameter.
         """
         return parameters_of_states(self.entry)
 

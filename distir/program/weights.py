@@ -80,15 +80,16 @@ class Weights(Mapping[str, npt.NDArray[Any]]):
 
 def load_weights(path: str | Path) -> Weights:
     """
-    Returns the weights in a file, by name. Raises DistIRError if it cannot be read.
+    Returns the weights in a file, by name. Raises DistIRError if the file cannot be
+    read.
     """
     return Weights(Path(path))
 
 
 def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> None:
     """
-    Writes weights to a safetensors file. Raises DistIRError if it cannot be written, or
-    cannot hold the element type of a weight.
+    Writes weights to a safetensors file. Raises DistIRError if the file cannot be
+    written, or cannot hold the element type of a weight.
     """
     try:
         with _written(Path(path), weights):
@@ -100,9 +101,9 @@ def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> N
 @contextmanager
 def _written(path: Path, weights: Mapping[str, npt.NDArray[Any]]) -> Generator[None]:
     """
-    Returns a context manager that writes weights to a temporary file, which replaces
-    the file `path` at its end. Raises DistIRError if a file cannot be written, or
-    cannot hold the element type of a weight.
+    Returns a context manager that writes weights to a temporary file. At the end of the
+    context, this file replaces the file `path`. Raises DistIRError if a file cannot be
+    written, or cannot hold the element type of a weight.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
@@ -167,8 +168,8 @@ def path_beside(program: Path) -> Path:
 def check_replaceable(weights: Path, program: Path) -> None:
     """
     Raises DistIRError if the file `weights` exists and the file `program` does not name
-    it. It may then belong to another model, as does the `model.safetensors` beside a
-    configuration of Hugging Face.
+    it. The file may then belong to another model, like the `model.safetensors` beside a
+    Hugging Face configuration.
     """
     if not weights.exists():
         return
@@ -186,9 +187,9 @@ def new_weights_beside(
 ) -> Generator[None]:
     """
     Returns a context manager that writes weights beside the file `program`, and makes
-    the module name them. The program is to be written inside it. Both files stay as
-    they were if one of them cannot be written. Without weights it does nothing. Raises
-    DistIRError.
+    the module name the weights file. The caller writes the program inside the context.
+    Both files stay as they were if one of them cannot be written. Without weights,
+    nothing is done. Raises DistIRError if the weights cannot be written.
     """
     if not weights:
         yield
@@ -204,8 +205,8 @@ def new_weights_beside(
 def attributes_kept(module: ModuleOp) -> Generator[None]:
     """
     Returns a context manager that restores the attributes of a module at its end. The
-    name of a weights file that is set inside it thus only appears in the file that is
-    written.
+    name of a weights file that is set inside the context thus only appears in the
+    written file.
     """
     before = dict(module.attributes)
     try:

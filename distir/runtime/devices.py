@@ -1,7 +1,7 @@
 """
-The device on which a program makes tensors: the device of its rank. Functions of
-PyTorch that make a tensor get it as an argument, because a default device would add a
-Python call to every other function.
+The device on which a program makes tensors: the device of its rank. Programs pass this
+device to PyTorch's functions, because a default device would add a Python call to every
+function of PyTorch.
 """
 
 from contextlib import contextmanager

@@ -1,5 +1,5 @@
 """
-Methods that CUDA replays as one graph, in place of starting their kernels one by one.
+Methods that CUDA replays as one graph, instead of starting their kernels one by one.
 """
 
 from functools import cache, wraps
@@ -18,16 +18,15 @@ def _compiled(function):
 
 @cache
 def _tell(name):
-    """Reports once, on rank 0, that method `name` is not captured."""
+    """Reports once, on rank 0, that method `name` does not run as a CUDA graph."""
     if dist.is_initialized():
         report(f"on CPUs there are no CUDA graphs: the ops of {name} run one by one")
 
 
 def captured(function):
     """
-    Returns a method that is captured as a CUDA graph on GPUs; on CPUs it runs
-    `function` as it is. Its results are copies, because the next replay overwrites the
-    memory of the graph.
+    Returns a method that runs `function` as a CUDA graph on GPUs, and as it is on CPUs.
+    The results are copies, because the next replay overwrites the memory of the graph.
     """
 
     @wraps(function)

@@ -20,7 +20,7 @@ FOLDER = "user_kernels"
 def _function(module, name):
     """
     Returns function `name` of the copied user file `module`. Raises ProgramError if the
-    file was changed since the package was made, or has no such function.
+    file has changed since the package was made, or has no such function.
     """
     folder = Path(__file__).parent
     file = folder / FOLDER / f"{module}.py"
@@ -72,8 +72,8 @@ def called(function, what, types, inputs):
 
 def recordable(inputs):
     """
-    Returns the inputs as tensors for which PyTorch can record gradients. Tensors that
-    were made in inference mode are copied.
+    Returns the inputs as tensors whose gradients PyTorch can record. Tensors that were
+    made in inference mode are copied.
     """
     with torch.inference_mode(False):
         return [x.clone() if x.is_inference() else x for x in inputs]
@@ -104,6 +104,7 @@ def gradients(function, what, wrt, types, inputs):
     """
     Returns the gradients of the arguments with indices `wrt` of a kernel. `function` is
     the kernel's gradient function, which returns a gradient or None for each argument.
+    `types` are the required shapes and element types of the gradients.
     """
     with torch.inference_mode(False), torch.no_grad():
         found = function(*recordable(inputs))
@@ -124,8 +125,8 @@ def call(module, name, types, *inputs, **options):
 
 def autograd(module, name, wrt, types, *inputs, **options):
     """
-    Returns gradients of function `name` in the user's file `module`, computed by
-    PyTorch's autograd.
+    Returns the gradients of the arguments with indices `wrt` of function `name` in the
+    user's file `module`, computed by PyTorch's autograd.
     """
     function = partial(_function(module, name), **options)
     return differentiated(function, f"{module}:{name}", wrt, types, inputs)
@@ -133,8 +134,8 @@ def autograd(module, name, wrt, types, *inputs, **options):
 
 def backward(module, name, wrt, types, *inputs, **options):
     """
-    Returns gradients of a user's kernel, computed by function `name` in the user's file
-    `module`.
+    Returns the gradients of the arguments with indices `wrt` of a user's kernel,
+    computed by function `name` in the user's file `module`.
     """
     function = partial(_function(module, name), **options)
     return gradients(function, f"{module}:{name}", wrt, types, inputs)

@@ -26,8 +26,8 @@ Matches the error of torch.distributed in a process when another process has end
 
 def load_package():
     """
-    Imports the package in this folder, whatever the name of the folder, and returns the
-    name of the imported package.
+    Imports the package in this folder, whatever the folder's name, and returns the name
+    of the imported package.
     """
     here = Path(__file__).resolve().parent
     # The modules here are found through the package, and hide no others.
@@ -48,7 +48,7 @@ def load_package():
 def _weights(package, path, program):
     """
     Returns the tensors in a file or folder of weights, by name. Raises ProgramError if
-    none of them belongs to the program.
+    none of the tensors belongs to the program.
     """
     tensors = importlib.import_module(f"{package}.tensors")
     runtime = importlib.import_module(f"{package}.runtime")
@@ -68,8 +68,8 @@ def _weights(package, path, program):
 
 def _generate(name, manifest, options, sources, common):
     """
-    Generates tokens as `options` ask for it, and writes them on process 0. Raises
-    ProgramError if the prompts cannot be read or do not fit.
+    Generates tokens with the given `options` of the command line, and writes them on
+    process 0. Raises ProgramError if the prompts cannot be read or do not fit.
     """
     generation = importlib.import_module(f"{name}.generation")
     runtime = importlib.import_module(f"{name}.runtime")

@@ -1,5 +1,5 @@
 """
-The modules that a generated program consists of, and the assignment of their tensors.
+The modules that make up a generated program, and the assignment of their tensors.
 
 The members of a module are also in its `__dict__`, where Python finds them directly.
 The look-up of `torch.nn.Module` takes about a microsecond, which matters in a step of
@@ -18,11 +18,13 @@ from . import devices
 class Places:
     """
     The arguments and results of a rank's program, as indices of rows of `ARGUMENTS` and
-    `RESULTS`. `members` gives the path of each argument that a module holds.
-    `overwritten` gives, for each result that overwrites an argument, the index of this
-    argument. If the caller computes the loss, `given` are the results that the program
-    gives before it takes the arguments `awaited`: gradients of results. It does so `parts`
-    times, for the parts that are the micro-batches.
+    `RESULTS`.
+
+    `members` gives the path of each argument that a module holds. `overwritten` gives,
+    for each result that overwrites an argument, the index of this argument. If the
+    caller computes the loss, the program returns the results `given`, then takes the
+    arguments `awaited`, the gradients of these results. It does so `parts` times, once
+    for each micro-batch.
     """
 
     arguments: tuple[int, ...]
@@ -36,7 +38,7 @@ class Places:
 
 class Scope(nn.Module):
     """
-    Modules and tensors by name. Those whose name is a number are elements, and can be
+    Modules and tensors by name. Members whose name is a number are elements, and can be
     indexed.
     """
 
@@ -83,8 +85,9 @@ def add_module(module, path, child):
 
 def add_parameters(module, *paths, states=()):
     """
-    Declares parameters, and for each of them optimizer states, whose names begin with
-    the parameter's name. `RankModule.hold` assigns their tensors.
+    Declares parameters of a module at `paths`, and for each of them optimizer states,
+    whose names begin with the parameter's name. `RankModule.hold` assigns their
+    tensors.
     """
     for path in paths:
         inside, name = _place(module, path)
@@ -103,8 +106,8 @@ def _note(module, kind, tensors, name):
 
 def tensors(module, state=""):
     """
-    Returns all parameters of a module, or all its states of kind `state`, in the order
-    of declaration.
+    Returns all parameters of a module, or all states of kind `state` of these
+    parameters, in the order of declaration.
     """
     return [tensors[name] for tensors, name in module._tensors[state]]
 
@@ -122,9 +125,9 @@ def add_buffers(module, *paths):
 class InterruptedRun:
     """
     A run of a program whose caller computes the loss, of the whole batch or of each
-    micro-batch. It begins with the forward. `take` returns its results; `resume` takes the
-    gradients of a loss and goes on, up to the forward of the next micro-batch or to the
-    end. A run that is dropped frees what it holds.
+    micro-batch. It begins with the forward pass. `take` returns the results of this
+    pass; `resume` takes the gradients of a loss and goes on, up to the forward pass of
+    the next micro-batch or to the end. Dropping a run frees its tensors.
     """
 
     def __init__(self, body, arguments):
@@ -139,8 +142,8 @@ class InterruptedRun:
 
     def take(self):
         """
-        Returns the results of the forward, in the order of `Places.given`, and holds them
-        no longer.
+        Returns the results of the forward pass, in the order of `Places.given`, and no
+        longer holds them.
         """
         found = self._given[:]
         self._given.clear()
@@ -148,8 +151,8 @@ class InterruptedRun:
 
     def resume(self, gradients):
         """
-        Runs the backward. `gradients` is a list, in the order of `Places.awaited`, which
-        this call empties. At the end, `results` are the other results.
+        Runs the backward pass. `gradients` is a list, in the order of `Places.awaited`,
+        which this call empties. At the end, `results` holds the remaining results.
         """
         self._body.hold(self._held)
         devices.use(self._body._device)
@@ -161,7 +164,7 @@ class InterruptedRun:
 
 
 def _taken(values):
-    """Yields the elements of a list, each of which is removed before."""
+    """Yields the elements of a list, and removes each element from the list before."""
     while values:
         yield values.pop(0)
 
@@ -169,8 +172,9 @@ def _taken(values):
 class RankModule(Scope):
     """
     The program of a rank. `forward` takes and returns only the tensors that no module
-    holds; `main` takes and returns all, in the order of the tables. The program runs on
-    the device that is PyTorch's default when it is made, and makes its tensors there.
+    holds; `main` takes and returns all tensors, in the order of the tables. The program
+    makes its tensors on the device that is PyTorch's default when the program is made,
+    and runs there.
     """
 
     places = Places((), ())
@@ -184,7 +188,7 @@ class RankModule(Scope):
         self._members = None
 
     def main(self, *arguments):
-        """Returns all results of the program for all of its arguments."""
+        """Runs the program on all of its arguments, and returns all of its results."""
         if self.places.awaited:
             return self._interrupted_main(arguments)
         if self._members is None:
@@ -219,14 +223,17 @@ class RankModule(Scope):
         return tuple(found[i] for i in range(len(self.results)))
 
     def interrupted(self, arguments):
-        """Returns a run after its forward. Arguments that it takes later are None."""
+        """
+        Runs the forward pass of a program that its caller interrupts, and returns the
+        run. In `arguments`, None stands for arguments that the run takes later.
+        """
         return InterruptedRun(self, arguments)
 
     def start(self, arguments):
         """
-        Returns the run of a program that its caller interrupts: a generator, which gives a
-        list of results and then takes gradients of them. The arguments that the run takes
-        later are None.
+        Returns the run of a program that its caller interrupts: a generator, which
+        yields a list of results and then takes gradients of these results. In
+        `arguments`, None stands for arguments that the run takes later.
         """
         if self._members is None:
             self._find_members()
@@ -236,7 +243,10 @@ class RankModule(Scope):
         return self.forward(*[arguments[i] for i in self._others if i not in awaited])
 
     def hold(self, arguments):
-        """Assigns tensors to the members that do not have them yet."""
+        """
+        Assigns the tensors in `arguments` to members of modules that have no tensor
+        yet.
+        """
         held = self._held
         for i, inside, name, is_parameter in self._members:
             value = arguments[i]

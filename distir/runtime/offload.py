@@ -1,6 +1,6 @@
 """
-Tensors in the host's memory: activations between forward and backward, and optimizer
-states that are arguments of the program there.
+Tensors in the host's memory: activations between forward and backward pass, and
+optimizer states that are arguments of the program.
 """
 
 from typing import NamedTuple
@@ -17,8 +17,8 @@ class Offloaded(NamedTuple):
 
 def offload(x):
     """
-    Returns `x` in the host's memory, with its original device. A tensor on another
-    device is copied to pinned memory, so that the device copies without the host; a
+    Copies `x` to the host's memory. Returns the copy with the original device. The copy
+    of a GPU tensor is in pinned memory, so that the device copies without the host. A
     tensor on the CPU is not copied.
     """
     if x.device.type == "cpu":

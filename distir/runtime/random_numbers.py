@@ -11,9 +11,9 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 def threefry(key, first, second):
     """
-    Returns two tensors of 32-bit integers, the Threefry-2x32-20 of a key and of two
-    counters. The key is a pair of 32-bit integers or tensors; `first` and `second` are
-    int64 tensors of 32-bit integers.
+    Returns two tensors of 32-bit integers: Threefry-2x32-20 of a key and of two
+    counters. The key is a pair of 32-bit integers or tensors; the counters `first` and
+    `second` are int64 tensors of 32-bit integers.
     """
     keys = (*key, key[0] ^ key[1] ^ _PARITY)
     x0, x1 = (first + keys[0]) & MASK, (second + keys[1]) & MASK

@@ -31,8 +31,7 @@ class Tensor:
     An argument or result of a program.
 
     - `shape`: its global shape;
-    - `mesh`: the mesh that its layout refers to; without a mesh, process 0 has the
-      whole tensor;
+    - `mesh`: the mesh of its layout; without a mesh, process 0 has the whole tensor;
     - `split`: for each dimension, the mesh axes that split it, with run lengths;
     - `partial`: mesh axes over which the processes have terms of a reduction, with the
       reduction;
@@ -40,20 +39,20 @@ class Tensor:
     - `of`: the parameter that a state or gradient belongs to;
     - `gradient_of`: the result whose gradient an argument is;
     - `initial`: the start value in a training, if no file contains one;
-    - `counter`: whether it counts steps;
+    - `counter`: whether the argument counts steps;
     - `setting`: for an argument of role "setting", which is a number, the
       hyper-parameter of the optimizer; `default`: its value unless another one is
       given;
-    - `repacked`: if it consists of other tensors, the dimension along which they are
-      joined, and their names and sizes;
+    - `repacked`: if the tensor consists of other tensors, the dimension along which
+      they are joined, and their names and sizes;
     - `padded`: the shape to which processes fill it up with zeros; `runs`: in one
       dimension, the numbers of elements and zeros that alternate;
     - `flattened`: the length after `flattening.flatten`, and its splits; `split` then
       refers to the flattened tensor;
-    - `loss_scale`: the state of loss scaling that it is;
+    - `loss_scale`: the kind of state of loss scaling, if the tensor is one;
     - `host`: whether it stays in the host's memory;
-    - `feeds`: what generation gives to an input: `tokens`, `padding`, `positions` or
-      `pages`;
+    - `feeds`: the values that generation passes to an input: `tokens`, `padding`,
+      `positions` or `pages`;
     - `limit`: the largest number of tokens of a sequence;
     - `pages`: for the table of pages of a cache, the number of pools, of the pages of
       each pool, and of the tokens of a page;
@@ -86,7 +85,7 @@ class Tensor:
     start: int | None = None
 
     def parts(self):
-        """Yields the whole tensors that a repacked tensor consists of."""
+        """Yields the whole tensors that make up a repacked tensor."""
         dim, parts, _ = self.repacked
         for name, size in parts:
             shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
@@ -133,8 +132,8 @@ class MeshSpec:
 @dataclass(frozen=True)
 class Rank:
     """
-    The program of one process: a class, and the indices of processes that distinguish
-    it from other processes with the same class.
+    The program of one process: a class, and the indices of processes by which the
+    process differs from other processes with the same class.
     """
 
     program: type
@@ -143,7 +142,8 @@ class Rank:
 
 class ProcessMesh:
     """
-    A mesh in a running process. Every process must make every mesh, in the same order.
+    A mesh in a running process. Every process must create all meshes, in the same
+    order.
     """
 
     def __init__(self, spec, device):
@@ -189,9 +189,7 @@ class ProcessMesh:
 
 
 def shard(value, spec, mesh, rank):
-    """
-    Returns the part of the whole tensor `value` that process `rank` of the mesh has.
-    """
+    """Returns the part of the whole tensor `value` on process `rank` of the mesh."""
     if spec.padded:
         value = flattening.pad(value, spec)
     if spec.flattened:
@@ -236,8 +234,8 @@ def assemble(parts, spec, mesh):
 
     def merge(axis, how):
         """
-        Joins the parts that differ only along `axis`, by function `how`. The joined
-        part has coordinate 0 on this axis.
+        Joins the parts that differ only along `axis`, with the function `how`. The
+        joined part has coordinate 0 on this axis.
         """
         at = list(mesh.axes).index(axis)
         rows = {}
@@ -266,8 +264,8 @@ def assemble(parts, spec, mesh):
 
 def holders(spec, mesh):
     """
-    Returns the ranks whose parts are needed to assemble a tensor: one rank of each set
-    of replicas.
+    Returns the ranks whose parts make up a whole tensor: one rank of each set of
+    replicas.
     """
     needed = {axis for axes in spec.split for axis, _ in axes}
     needed |= {axis for axis, _ in spec.partial}
@@ -289,8 +287,8 @@ def holds(spec, source):
 
 def joined(spec, value_of):
     """
-    Returns a whole repacked tensor, joined from the tensors that it consists of;
-    `value_of` returns the value of each.
+    Returns a whole repacked tensor. `value_of` returns the value of each tensor that it
+    consists of.
     """
     dim, _, groups = spec.repacked
     values = [value_of(part) for part in spec.parts()]
@@ -301,7 +299,9 @@ def joined(spec, value_of):
 
 
 def _whole(value):
-    """Returns `value` if it is a tensor, or reads it whole if it is in a checkpoint."""
+    """
+    Returns the tensor `value`, after reading it if it is a tensor in a checkpoint.
+    """
     return value if isinstance(value, torch.Tensor) else value.whole()
 
 
@@ -325,7 +325,8 @@ def found(spec, sources):
 def argument(spec, mesh, rank, sources):
     """
     Returns this process's part of an argument, from the first source that contains the
-    argument. Raises ProgramError if none does, or if the shape or type differs.
+    argument. Raises ProgramError if no source contains it, or if the shape or type
+    differs.
     """
     value = found(spec, sources)
     if spec.shape is not None and tuple(value.shape) != spec.shape:
@@ -345,8 +346,8 @@ def argument(spec, mesh, rank, sources):
 
 def placed(spec, value, device):
     """
-    Returns an argument on `device`, or in the host's memory if it stays there. For
-    GPUs, this memory is pinned.
+    Returns an argument on `device`, or in the host's memory if `spec` says so. If the
+    device is a GPU, this memory is pinned.
     """
     if not spec.host:
         return value.to(device)
@@ -356,7 +357,7 @@ def placed(spec, value, device):
 
 def collect(specs, own, meshes, rank):
     """
-    Returns the whole tensors by name on rank 0; the other processes send it their
+    Returns the whole tensors by name on rank 0, to which the other processes send their
     parts. `specs` are the tensors and `own` this process's parts, both by index.
     """
     whole = {}
@@ -456,8 +457,8 @@ def check_compiler(backend):
 
 def body_of(program, rank, device):
     """
-    Returns the program of process `rank`, made on `device`. Makes all meshes, so every
-    process must call it at the same time.
+    Returns the program of process `rank`, made on `device`. It also creates all meshes,
+    so every process must call this function at the same time.
     """
     meshes = {
         name: ProcessMesh(spec, device.type) for name, spec in program.MESHES.items()
@@ -503,8 +504,9 @@ def results_of(body, arguments):
 
 def started(body, arguments):
     """
-    Returns a call of a program whose caller computes the loss, after its forward
-    (`modules.InterruptedRun`). The arguments that it takes later are None.
+    Calls a program whose caller computes the loss, and runs its forward pass. Returns
+    the run (`modules.InterruptedRun`). In `arguments`, None stands for arguments that
+    the run takes later.
     """
     with devices.no_default():
         return body.interrupted(arguments)
@@ -512,8 +514,8 @@ def started(body, arguments):
 
 def resumed(run, gradients):
     """
-    Goes on with a call of a program after its forward. The list `gradients` is emptied. At
-    the end of the program, waits until all its sends have arrived.
+    Continues `run`, the call of a program, after its forward pass. Empties the list
+    `gradients`. At the end of the program, waits until all its sends have arrived.
     """
     with devices.no_default():
         run.resume(gradients)
@@ -525,7 +527,7 @@ def run(program, backend, sources, timeout_s=600.0, init_method="env://"):
     """
     Runs this process's part of the module `program`. Returns the results by name on
     rank 0, and nothing on other ranks. `sources` are tables of argument values by name;
-    the first that contains an argument is used.
+    each argument comes from the first source that contains it.
     """
     with processes(program, backend, timeout_s, init_method) as (rank, device, body):
         own = program.RANKS[rank].program

@@ -48,8 +48,8 @@ class Constants:
 
     def tensor(self, name, dtype, shape):
         """
-        Returns constant `name` on the default device. Repeated calls return the same
-        tensor.
+        Returns the constant `name` as a tensor on the default device. Repeated calls
+        return the same tensor.
         """
         if self._bytes is None:
             self._bytes = load(self._path)
@@ -86,7 +86,7 @@ def load(path):
 
 def why(error):
     """
-    Returns the reason why PyTorch could not read a file, in one line. Leaves out
+    Returns the reason why PyTorch could not read a file, in one line. It leaves out
     PyTorch's advice to run the code in the file.
     """
     text = " ".join(str(error).split()) or type(error).__name__
@@ -128,7 +128,7 @@ def entries(path):
     """
     Returns the tensors of a safetensors file by name, without reading them: the type,
     the shape, and the positions in the file at which the tensor's bytes begin and end.
-    Raises FileError.
+    Raises FileError if the file cannot be read.
     """
     size = path.stat().st_size
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
 """
-Schedules: short scripts that say how a model is to run, in files of their own beside
-the model (`docs/schedules.md`).
+Schedules: short scripts with instructions for running a model, in files of their own
+beside the model (`docs/schedules.md`).
 
 Scripts are written with `recorder`, `kernel` (users' kernels) and `patterns`
 (ready-made patterns). `script` reads their files. `run` applies the IR form of a

@@ -1,4 +1,4 @@
-"""Groups of ops that compute a pattern. A schedule script rewrites them."""
+"""Groups of ops that compute a pattern, for rewrites by a schedule script."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ class FoundGroups:
 
     def replace(self, other: Onnx | Kernel) -> None:
         """
-        Replaces each group by an ONNX operator or by a user's kernel. An operator is
-        refused unless it computes the same: `s.find(lambda x: x *
-        torch.sigmoid(x)).replace(onnx("Swish"))`. A kernel is compared with the group
-        by `distir schedule --verify`: `.replace(Kernel("swish", "my_kernels:swish"))`.
+        Replaces each group by an ONNX operator or by a user's kernel.
+
+        An operator must compute the same as the group: `s.find(lambda x: x *
+        torch.sigmoid(x)).replace(onnx("Swish"))`. `distir schedule --verify` compares a
+        kernel with the group: `.replace(Kernel("swish", "my_kernels:swish"))`.
         """
         attributes: dict[str, Attribute]
         if isinstance(other, Kernel):
@@ -64,15 +65,15 @@ class FoundGroups:
 
     def decompose(self) -> None:
         """
-        Replaces ops in the groups by their decomposition, if they have one:
+        Replaces ops in the groups by their decompositions; ops without one stay:
         `s.find(lambda x, w, b: F.linear(x, w, b)).decompose()`.
         """
         self._recording.add(DecomposeOp.create(operands=[self._handle]))
 
     def recompute(self) -> None:
         """
-        Requests that the backward recomputes the intermediate values of the groups:
-        `s["h.*"].find(lambda x, y: F.softmax(x + y, -1)).recompute()`.
+        Requests that the backward pass recomputes the intermediate values of the
+        groups: `s["h.*"].find(lambda x, y: F.softmax(x + y, -1)).recompute()`.
         """
         attributes = {"policy": StringAttr("full")}
         self._recording.add(
@@ -82,7 +83,7 @@ class FoundGroups:
 
 @dataclass(frozen=True)
 class Onnx:
-    """An ONNX operator with attributes. The function `onnx` returns one."""
+    """An ONNX operator with attributes, made by the function `onnx`."""
 
     name: str
     attributes: Mapping[str, Attribute]

@@ -29,21 +29,20 @@ class Kernel:
 
     - `name`: the name of the kernel in the program;
     - `implementation`: the function, as `module:function`. It takes tensors in the
-      order of the pattern's arguments, whole tensors or parts of them, and returns one
-      tensor;
+      order of the pattern's arguments, whole tensors or parts of tensors, and returns
+      one tensor;
     - `rule`: the sharding rule, which names the factors of every dimension; by default
       it follows from the replaced ops. DistIR proves that the rule holds;
     - `keep`: the factors of `rule` that must stay whole;
-    - `gradient`: the backward. With `reference`, the replaced ops are recomputed and
-      differentiated. With `autograd`, PyTorch differentiates the function. With
-      `module:function`, that function takes the arguments and the gradient of the
-      result, and returns one gradient per argument;
+    - `gradient`: the source of the gradient. With `reference`, the replaced ops are
+      recomputed and differentiated. With `autograd`, PyTorch differentiates the
+      function. With `module:function`, that function takes the arguments and the
+      gradient of the result, and returns one gradient per argument;
     - `options`: numbers and texts that both functions get as additional keyword
       arguments;
     - `tolerance`: the largest allowed difference from the replaced ops, relative to the
       largest element;
-    - `flops`: the floating-point operations, if they differ from those of the replaced
-      ops;
+    - `flops`: the floating-point operations, if the replaced ops have another number;
     - `workspace`: the bytes of temporary memory. Like `flops`, it is a sum of products
       of factors, such as `4*b*h*q`.
     """
@@ -67,7 +66,7 @@ class Kernel:
 
     def having(self, **options: int | float | str) -> Kernel:
         """
-        Returns the kernel with the given options added or changed:
+        Returns a copy of the kernel with the given options added or changed:
         `kernels.attention.having(head_size=64)`.
         """
         return replace(self, options={**self.options, **options})

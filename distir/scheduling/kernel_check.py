@@ -58,8 +58,8 @@ _SEEDS = (0, 1)
 
 class KernelCheck:
     """
-    The checks of one kernel. Each check raises DistIRError with the fault that it
-    finds.
+    The checks of one kernel. Each check raises DistIRError if it finds a fault in the
+    kernel.
     """
 
     def __init__(self, kernel: KernelDefOp, function: Function):
@@ -139,8 +139,8 @@ class KernelCheck:
 
     def _call_on_parts(self, inputs: Sequence[Array], factor: int) -> list[Array]:
         """
-        Splits `inputs` along `factor`, calls the kernel on each part, and returns the
-        results combined as the kernel's rule says.
+        Splits `inputs` along `factor`, calls the kernel on each part, and combines the
+        results by the kernel's rule. Returns the combined results.
         """
         types = self._types
         rule = parse_rule(self.kernel.rule.data).rule(
@@ -196,8 +196,8 @@ class KernelCheck:
     def _made_small(self) -> dict[int, int]:
         """
         Returns, for each factor that must be split, the number of parts that makes the
-        reference small enough. Returns an empty table if the whole reference is small
-        enough. Raises DistIRError if even the smallest parts are too large.
+        reference small enough to compute. Returns an empty table if the whole reference
+        is small enough. Raises DistIRError if even the smallest parts are too large.
         """
         block, parts = self.kernel.reference.block, dict[int, int]()
         sizes = [prod(shape_of(v)) for op in block.ops for v in op.results]
@@ -239,7 +239,7 @@ def _array(tensor: torch.Tensor) -> Array:
 
 def _program(block: Block, results: Sequence[Any]) -> ModuleOp:
     """
-    Returns a program whose body is the ops of `block`, and which returns `results`.
+    Returns a program with the ops of `block` as its body, which returns `results`.
     """
     block.add_op(ReturnOp(*results))
     types = [arg.type for arg in block.args], [value.type for value in results]
@@ -248,8 +248,8 @@ def _program(block: Block, results: Sequence[Any]) -> ModuleOp:
 
 def kernel_with_gradient(module: ModuleOp, symbol: str) -> Iterator[KernelDefOp]:
     """
-    Yields the kernel called `symbol`, and then the kernel of its gradient if it has its
-    own.
+    Yields the kernel called `symbol`, and then the kernel of its gradient, if there is
+    one.
     """
     kernel = kernels(module)[symbol]
     yield kernel

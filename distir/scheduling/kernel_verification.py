@@ -1,6 +1,6 @@
 """
-Verifies the kernels of a program. Each kernel is compared with its reference, in a
-process of its own and within a time limit.
+Verifies the kernels of a program. Each kernel is compared with its reference (the ops
+that it replaces), in a process of its own and within a time limit.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class VerifiedKernel:
     - `kernel`: the kernel;
     - `difference`: the largest difference of its results, relative to the largest
       element;
-    - `gradient_difference`: the same for its gradients; None if the kernel has no
-      gradient of its own.
+    - `gradient_difference`: the largest relative difference of its gradients; None if
+      the kernel has no gradient of its own.
     """
 
     kernel: KernelDefOp
@@ -86,9 +86,9 @@ def _checked(
     seconds: float,
 ) -> list[float]:
     """
-    Checks a kernel in a new process and returns the differences that were found: that
-    of the results and, if the kernel has its own gradient, that of the gradients.
-    Raises DistIRError if the kernel is wrong or the time is over.
+    Checks a kernel in a new process. Returns the largest difference of its results and,
+    if the kernel has its own gradient, of its gradients. Raises DistIRError if the
+    kernel is wrong or the time is over.
     """
     job, answer = (program.with_name(n) for n in ("job.json", "answer.json"))
     answer.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Knobs: values of a schedule that are chosen when it is applied, or tuned."""
+"""Knobs: tunable values of a schedule, chosen when the schedule is applied."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _Case = TypeVar("_Case")
 @dataclass(frozen=True)
 class Knob:
     """
-    A value that is chosen when the schedule is applied; see `Schedule.knob`. `handle`
-    stands for the value in the recorded schedule.
+    A tunable value, chosen when the schedule is applied. `Schedule.knob` makes it.
+    `handle` stands for the value in the recorded schedule.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Knob:
 
 
 def knob_attribute(value: KnobChoice) -> KnobValue:
-    """Returns a knob's value as an attribute."""
+    """Returns the value of a knob, a number or text, as an attribute."""
     if isinstance(value, str):
         return StringAttr(value)
     return IntegerAttr(value, i64) if isinstance(value, int) else FloatAttr(value, f64)
@@ -68,7 +68,7 @@ def knobs_of(
 ) -> list[Knob]:
     """
     Returns the knobs whose names are the parameters of `function`, in their order.
-    Raises DistIRError if a parameter is no name of a knob or the knobs have too many
+    Raises DistIRError if a parameter names no knob or the knobs have too many
     combinations. `origin` is the first part of the error message.
     """
     names = list(inspect.signature(function).parameters)
@@ -115,7 +115,6 @@ def possible_values(
     op: KnobOp, chosen: Mapping[SSAValue, KnobValue]
 ) -> list[KnobValue]:
     """
-    Returns the values that a knob may have, given the values `chosen` for the knobs
-    before it.
+    Returns the possible values of a knob, given the values `chosen` for earlier knobs.
     """
     return op.cases[case_number(op.earlier, chosen)]

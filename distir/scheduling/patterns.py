@@ -89,8 +89,8 @@ def bias_dropout_add_norm(
 
 def bias_dropout_add_norm_of(epsilon: float) -> Callable[..., Any]:
     """
-    Returns the pattern `bias_dropout_add_norm` with `epsilon` in place of 1e-5. BERT
-    has 1e-12.
+    Returns the pattern `bias_dropout_add_norm` with `epsilon` instead of 1e-5. BERT has
+    1e-12.
     """
     import torch.nn.functional as F
 
@@ -114,7 +114,7 @@ def rows_bias_dropout_add(x: Any, bias: Any, residual: Any) -> Any:
 def cross_entropy(scores: Any, labels: Any) -> Any:
     """
     The mean cross-entropy. `decompose()` replaces it by the sum of the losses and a
-    division. A kernel can compute the sum on parts of the rows.
+    division, because a kernel can compute the sum on parts of the rows.
     """
     import torch.nn.functional as F
 

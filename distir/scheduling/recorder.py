@@ -1,6 +1,6 @@
 """
-The objects with which scripts are written. They record ops of the `schedule` dialect
-and do nothing else.
+The objects for writing schedule scripts. They record ops of the `schedule` dialect and
+do nothing else.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ SEQUENCE = "schedule"
 @dataclass(frozen=True)
 class Columns:
     """
-    Splits a linear layer by columns: mesh axis `axis` splits its outputs, and its bias
-    likewise. The ops that follow work on parts. Example: `Columns("t")`.
+    Splits a linear layer by columns: mesh axis `axis` splits its outputs and its bias.
+    The following ops work on parts. Example: `Columns("t")`.
     """
 
     axis: str
@@ -113,8 +113,8 @@ class Parameters:
 
     def whole(self, axis: str) -> Parameters:
         """
-        Requests that mesh axis `axis` does not split these parameters. Other axes may
-        still split them, such as that of ZeRO: `s["head"].param().whole("t")`.
+        Requests that mesh axis `axis` does not split these parameters. Other axes, such
+        as the axis of ZeRO, may still split them: `s["head"].param().whole("t")`.
         """
         self._recording.add(
             WholeOp.create(
@@ -140,9 +140,9 @@ class Modules:
 
     def match(self, pattern: str, count: int | None = None) -> Modules:
         """
-        Returns the modules inside these whose path matches `pattern`. If `count` is
-        given, exactly `count` modules must match: `s.match("encoder.layer.*",
-        count=24)`.
+        Returns the modules inside these modules whose path matches `pattern`. If
+        `count` is given, exactly `count` modules must match:
+        `s.match("encoder.layer.*", count=24)`.
         """
         attributes = {} if count is None else {"count": integer_attribute(count)}
         op = MatchOp.create(
@@ -156,7 +156,7 @@ class Modules:
     def first(self, amount: Knob | int | float) -> Modules:
         """
         Returns the first of these modules. An integer `amount` is their number; a float
-        is a fraction of all, rounded down: `s["h.*"].first(0.5)`.
+        is a fraction of all of them, rounded down: `s["h.*"].first(0.5)`.
         """
         operands, attributes = [self._handle], dict[str, Attribute]()
         if isinstance(amount, Knob):
@@ -210,8 +210,9 @@ class Modules:
 
     def decompose(self) -> Modules:
         """
-        Replaces ops in these modules by their decomposition, if they have one, such as
-        a product with a bias: `s["pooler.dense"].decompose()`.
+        Replaces ops in these modules by their decompositions, such as a product with a
+        bias by a product and a sum: `s["pooler.dense"].decompose()`. Ops without a
+        decomposition stay.
         """
         self._recording.add(DecomposeOp.create(operands=[self._handle]))
         return self
@@ -257,9 +258,9 @@ class Modules:
         still fit. Example: `s["h.*.attention.self"].merge("query", "key", "value",
         name="qkv")`.
 
-        If layers of different sizes are to be split, give the number of `groups`, such
-        as the number of key-value heads in grouped-query attention. Each group then
-        holds its part of every layer.
+        To split layers of different sizes, give the number of `groups`, such as the
+        number of key-value heads in grouped-query attention. Each group then holds its
+        part of every layer.
         """
         attributes: dict[str, Attribute] = {
             "layers": ArrayAttr([text_attribute(layer) for layer in layers]),
@@ -284,10 +285,10 @@ class Modules:
         self, axis: str, *, backward: bool = False, **collectives: int
     ) -> Modules:
         """
-        Requests a check: when the program is distributed, the forward of each of these
-        modules (or its backward, if `backward`) must have exactly the given numbers of
-        collectives over mesh axis `axis`, by kind, and no others: `s["h.*"].expect("t",
-        all_reduce=2)`.
+        Requests a check of the distributed program: the forward pass of each of these
+        modules (or its backward pass, if `backward`) must have exactly the given
+        numbers of collectives over mesh axis `axis`, by kind, and no others:
+        `s["h.*"].expect("t", all_reduce=2)`.
         """
         counts = {kind: integer_attribute(count) for kind, count in collectives.items()}
         attributes: dict[str, Attribute] = {
@@ -305,7 +306,7 @@ class Modules:
         """
         Makes these modules compute in 16 bits as PyTorch's autocast does; parameters
         and norms stay in f32: `s["transformer.h.*"].cast("bf16")`. Lines of the script
-        that work on groups of ops (`find`) must come before this one.
+        that work on groups of ops (`find`) must come before the call of `cast`.
         """
         self._recording.add(
             AutocastOp.create(
@@ -326,7 +327,7 @@ class Modules:
         """
         Requests that packages capture these modules as CUDA graphs, forward and
         backward: `s["transformer.h.*"].cuda_graph()`. If a module cannot be captured,
-        `distir lower` says why.
+        `distir lower` prints the reason.
         """
         self._recording.add(CudaGraphOp.create(operands=[self._handle]))
         return self
@@ -341,8 +342,8 @@ class Modules:
         memory: str | int | None = None,
     ) -> Modules:
         """
-        Requests that these modules are not traced: they run as they are on each
-        device's parts, with their own autograd. The arguments are those of
+        Requests that the import does not trace these modules: they run as they are on
+        each device's parts, with their own autograd. The arguments are those of
         `distir.opaque`: `s["h.*.moe"].opaque("b s d -> b s d", keep="d")`. This is for
         `distir.parallelize`, which imports the model itself.
         """
@@ -365,8 +366,8 @@ class Modules:
         policy: str | Knob,
     ) -> Modules:
         """
-        Requests that the backward recomputes the values of these modules instead of
-        keeping them. `policy` is a policy of `activation-checkpoint`:
+        Requests that the backward pass recomputes the values of these modules instead
+        of keeping them. `policy` is a policy of `activation-checkpoint`:
         `s["h.*"].first(0.5).recompute("full")`, or
         `recompute("save:onnx.MatMul+train.attention")`.
         """
@@ -383,8 +384,8 @@ class Modules:
 
 class Outputs:
     """
-    One value of each of some modules, as `Modules.out` returns it. Its methods request
-    layouts; the communication follows from the layouts.
+    One value of each of several modules, as `Modules.out` returns it. Its methods
+    request layouts; the communication follows from the layouts.
     """
 
     def __init__(self, recording: Recording, handle: SSAValue, index: int):
@@ -401,8 +402,8 @@ class Outputs:
 
     def whole(self, axis: str) -> Outputs:
         """
-        Requests that mesh axis `axis` does not split the value, so that partial sums
-        are reduced there: `s["lm_head"].out(0).whole("t")`.
+        Requests that mesh axis `axis` does not split the value. Partial sums are then
+        reduced: `s["lm_head"].out(0).whole("t")`.
         """
         return self._place(axis, {})
 
@@ -443,7 +444,7 @@ class Schedule(Modules):
         option: Literal["batch", "d", "t", "p", "k", "zero"] | None = None,
     ) -> Knob:
         """
-        Returns a knob: a value that is chosen when the schedule is applied (`--set
+        Returns a knob: a tunable value, chosen when the schedule is applied (`--set
         NAME=VALUE`) or tuned (`--tune`). It is one of `values`: `s.knob("ratio", [1.0,
         0.5, 0.0])`.
 
@@ -489,7 +490,7 @@ class Schedule(Modules):
 
     def recorded(self) -> NamedSequenceOp:
         """
-        Returns the schedule in its IR form. Nothing can be added to the schedule
-        afterwards.
+        Returns the schedule in its IR form. Afterwards, the schedule cannot be
+        extended.
         """
         return self._recording.end()

@@ -1,6 +1,6 @@
 """
 The recording that the objects of a schedule script share: ops of the `schedule` dialect
-with the script lines that request them, and attributes of checked values.
+with their lines in the script, and attributes of checked values.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ class Recording:
         self.sequence = NamedSequenceOp(name, types, Region(self._block))
 
     def add(self, op: Operation) -> Operation:
-        """
-        Adds an op and returns it. The op stores the line of the script that requests
-        it.
-        """
+        """Adds an op and returns it. The op stores the present line of the script."""
         op.attributes[BY] = StringAttr(caller())
         return self._builder.insert(op)
 
@@ -47,8 +44,8 @@ class Recording:
 
 def caller() -> str:
     """
-    Returns the file name and line of the running script as text. The line is that of
-    the innermost call from outside this package.
+    Returns the file name and line of the running script as text: the line of the
+    innermost call from outside this package.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     folder = Path(__file__).parent

@@ -30,7 +30,7 @@ class ScheduleRun:
     - `modules`: the modules of the model in the program, analysed again after each
       rewrite;
     - `chosen`: the values of knobs by name, as text;
-    - `values`: the values of the knobs that were defined so far, by handle.
+    - `values`: the values of the knobs defined so far, by handle.
 
     A handle is an SSA value of the schedule. It stands for the paths of modules
     (`modules_of`), the indices of arguments (`parameters_of`), groups of ops
@@ -57,7 +57,7 @@ class ScheduleRun:
     def modules_of(self, handle: SSAValue) -> list[str]:
         """
         Returns the paths of the modules that `handle` stands for; "" is the whole
-        model. Raises DistIRError if it stands for groups of ops.
+        model. Raises DistIRError if `handle` stands for groups of ops.
         """
         if handle not in self._modules:
             raise DistIRError(
@@ -83,8 +83,8 @@ class ScheduleRun:
 
     def groups_of(self, handle: SSAValue) -> list[OpGroup]:
         """
-        Returns the groups of ops that `handle` stands for. Raises DistIRError if it
-        stands for modules, or if ops of a group are no longer in the program.
+        Returns the groups of ops that `handle` stands for. Raises DistIRError if
+        `handle` stands for modules, or if ops of a group are no longer in the program.
         """
         if handle not in self._groups:
             raise DistIRError(
@@ -105,7 +105,7 @@ class ScheduleRun:
     def consume(self, handle: SSAValue, op: Operation) -> None:
         """
         Records that `op` of the schedule rewrites the groups that `handle` stands for.
-        The handle cannot be used afterwards.
+        Afterwards, no op can use the handle.
         """
         self._consumed[handle] = origin(op)
 
@@ -153,8 +153,8 @@ class ScheduleRun:
 
     def run(self, sequence: NamedSequenceOp) -> None:
         """
-        Applies the ops of a schedule in order. Raises DistIRError if one of them cannot
-        be applied or a chosen knob does not exist.
+        Applies the ops of a schedule in order. Raises DistIRError if an op cannot be
+        applied or a chosen knob does not exist.
         """
         args = sequence.body.block.args
         if len(args) != 1 or sequence.function_type.outputs.data:

@@ -16,8 +16,8 @@ from distir.text import ProgramParser, new_context
 
 def read_script(path: Path) -> list[NamedSequenceOp]:
     """
-    Returns the schedules in a file. An `.mlir` file holds them as IR; a Python file has
-    a function `schedule` that records one. Raises DistIRError, ParseError or
+    Returns the schedules in a file. An `.mlir` file holds them as IR; in a Python file,
+    the function `schedule` records one. Raises DistIRError, ParseError or
     VerifyException if the file holds no valid schedule.
     """
     if path.suffix not in (".mlir", ".py"):
@@ -78,7 +78,7 @@ def parse_script(text: str, name: str) -> list[NamedSequenceOp]:
 
 def add_schedules(module: ModuleOp, schedules: list[NamedSequenceOp]) -> None:
     """
-    Appends `schedules` to a program. The schedules that it had before are removed.
+    Appends `schedules` to a program, in place of all schedules that it had before.
     """
     for op in list(module.body.block.ops):
         if isinstance(op, NamedSequenceOp):

@@ -88,9 +88,9 @@ class _Tracer:
 
     def value(self, value: Any) -> SSAValue:
         """
-        Returns the pattern's value for `value`, an argument of a call in the traced
-        function. A number becomes a constant. Raises DistIRError if `value` is neither
-        a number nor a traced value.
+        Returns the value in the pattern for `value`, an argument of a call in the
+        traced function. A number becomes a constant. Raises DistIRError if `value` is
+        neither a number nor a traced value.
         """
         if isinstance(value, SSAValue):
             return value
@@ -261,7 +261,7 @@ def _onnx_attribute(value: int | float | str) -> Attribute:
 def _called(tracer: _Tracer, node: Any) -> SSAValue:
     """
     Adds the ops for a call in the traced function to the pattern, and returns their
-    result. Raises DistIRError if a pattern cannot hold the call.
+    result. Raises DistIRError for a call that patterns do not support.
     """
     if node.target is op:
         name, *inputs = node.args

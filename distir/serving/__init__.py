@@ -3,6 +3,6 @@ Simulates a service that generates tokens. Requests arrive, replicas of a model 
 them continuously, and metrics measure the waiting times of requests.
 
 This package does not use the IR. A `StepTimes` gives the time of a replica's step, and
-plans come from `distir.planning.serving`. The simulation is deterministic: equal
-requests, replicas and step times give equal results.
+`distir.planning.serving` makes plans of services. The simulation is deterministic:
+equal requests, replicas and step times give equal results.
 """

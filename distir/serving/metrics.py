@@ -83,8 +83,8 @@ class ServiceMetrics:
     def steady(self) -> ServiceMetrics:
         """
         Returns the metrics of the requests in the steady state. The first fifth of the
-        requests is left out, because they find the service empty, and so is the last
-        tenth, because the service empties after them.
+        requests, which find the service empty, and the last tenth, after which the
+        service empties, are left out.
         """
         count = len(self.served)
         return replace(self, served=self.served[count // 5 : count - count // 10])

@@ -22,10 +22,11 @@ class ReplicaLimits:
     - `max_sequences`: the most sequences in progress at a time;
     - `batched_tokens`: the most tokens in a step; longer prompts are read in chunks;
     - `lanes`: the number of steps in progress at a time, one for each pipeline stage;
-    - `window`, `window_share`: a share of the layers attends to, and keeps, at most
-      `window` tokens of a sequence. Further tokens take room in the other layers alone;
-    - `page`: the tokens of a page. In layers without a window, a sequence takes whole
-      pages;
+    - `window`, `window_share`: the share `window_share` of the layers attends to, and
+      keeps, at most `window` tokens of a sequence. Further tokens take room only in the
+      other layers;
+    - `page`: the number of tokens in a page. In layers without a window, a sequence
+      takes whole pages;
     - `admission`: `preempt` admits a request as soon as its prompt fits. If the cache
       is full later, the last admitted request is preempted and computed again.
       `reserve` admits a request only when all of its tokens will fit.
@@ -42,8 +43,8 @@ class ReplicaLimits:
 
     def room(self, tokens: int) -> float:
         """
-        Returns the room in the cache of a sequence of `tokens` tokens, in tokens that
-        all layers keep.
+        Returns the room that a sequence of `tokens` tokens takes in the cache. The unit
+        is tokens that all layers keep.
         """
         whole = -(-tokens // self.page) * self.page
         if not self.window_share:
@@ -57,8 +58,9 @@ class ReplicaLimits:
 
     def pairs(self, start: int, count: int) -> float:
         """
-        Returns the number of pairs of a token and a token that it attends to, as
-        `causal_pairs`, in the mean over the layers.
+        Returns the number of pairs of a token and a token that it attends to, in the
+        mean over the layers. The count covers `count` tokens after the first `start`
+        tokens of a sequence.
         """
         every = causal_pairs(start, count)
         if not self.window_share:
@@ -74,8 +76,9 @@ class Progress:
     The state of a request in a replica.
 
     - `index`, `request`: the request and its index;
-    - `length`: the number of its tokens whose place in the cache is accounted for;
-    - `to_read`: the number of these tokens that must be read before it can generate;
+    - `length`: the number of its tokens that have a place in the cache;
+    - `to_read`: the number of these tokens that must be read before the request can
+      generate;
     - `left`: the number of tokens to generate, as of the start of its decoding;
     - `first_s`, `end_s`: the seconds of its first token and of its end, or -1 before
       them.
@@ -171,10 +174,10 @@ class Replica:
     def begin(self, lane: Lane, now: float, until: float) -> float | None:
         """
         Begins a step of `lane` at second `now`, or when the first stage is free if that
-        is later. Returns the second at which the step ends, or None if there is nothing
-        to do. Steps that only generate tokens are joined with the following ones, until
-        a sequence finishes, the cache is full, or second `until`, at which the next
-        request arrives.
+        is later. Returns the second at which the step ends, or None if there is no
+        work. Steps that only generate tokens are joined with the next ones, until a
+        sequence finishes, the cache is full, or the next request arrives (at second
+        `until`).
         """
         is_short = self._make_room(lane)
         lane.chunks = []
@@ -266,7 +269,8 @@ class Replica:
 
     def _growth(self, lane: Lane) -> float:
         """
-        Returns the room that the new tokens of the steps in progress of `lane` take.
+        Returns the room in the cache that the new tokens of the steps in progress of
+        `lane` take.
         """
         if self.limits.is_even:
             return lane.rounds * lane.counted
@@ -314,15 +318,15 @@ class Replica:
 
     def _generated(self, lane: Lane, progress: Progress) -> int:
         """
-        Returns the number of tokens that a sequence has got since it began to decode
-        here.
+        Returns the number of tokens that a sequence has received since it began to
+        decode in this replica.
         """
         return progress.left - (progress.done_round - lane.round)
 
     def _decode(self, lane: Lane, progress: Progress) -> None:
         """
-        Adds a sequence whose prompt is in the cache to the decoding ones: it gets a
-        token in each following round.
+        Adds a sequence whose prompt is in the cache to the decoding sequences: it gets
+        a token in each following round.
         """
         progress.done_round = lane.round + progress.left
         lane.decoding[progress.index] = progress
@@ -382,8 +386,8 @@ class Replica:
 
     def _preempt(self, lane: Lane) -> None:
         """
-        Preempts the last admitted sequence of `lane`. It goes to the front of the
-        waiting requests, and all of its tokens must be read again.
+        Preempts the last admitted sequence of `lane`. The sequence goes to the front of
+        the waiting requests, and all of its tokens must be read again.
         """
         if lane.reading:
             progress = lane.reading.pop()

@@ -17,7 +17,7 @@ class TokenRequest:
     """
     A request: the second of its arrival, the number of tokens of its prompt, and the
     number of tokens to generate. The keys and values of `cached` tokens of the prompt
-    are known and need no computation; they occupy the cache all the same.
+    are known and need no computation, but they occupy the cache.
     """
 
     arrival_s: float

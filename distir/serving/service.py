@@ -1,7 +1,7 @@
 """
 A service of several replicas. In an aggregated service each replica reads prompts and
-generates. In a disaggregated one some replicas read prompts and send the caches to
-others, which generate.
+generates. In a disaggregated service some replicas read prompts and send the caches to
+other replicas, which generate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pool:
 @dataclass(frozen=True)
 class CacheTransfer:
     """
-    The time to send a cache from one replica to another: `latency_s` seconds, and
+    The time of sending a cache from one replica to another: `latency_s` seconds, and
     `token_s` seconds for each token. A replica sends one cache after the other.
     """
 
@@ -83,8 +83,8 @@ def serve_disaggregated(
     transfer: CacheTransfer,
 ) -> ServiceMetrics:
     """
-    Simulates a disaggregated service. The replicas of `reading` read prompts, which
-    gives the first tokens, and send the caches to those of `generating`. Raises
+    Simulates a disaggregated service. The replicas of `reading` read prompts, generate
+    the first tokens, and send the caches to the replicas of `generating`. Raises
     DistIRError if a request does not fit into the cache.
     """
     prompts = [TokenRequest(r.arrival_s, r.prompt, 1, r.cached) for r in requests]
@@ -127,8 +127,7 @@ class Replicas:
     @staticmethod
     def both(first: Replicas, second: Replicas) -> Replicas:
         """
-        Returns the replicas of two pools together. The requests are those of the first
-        pool.
+        Returns the replicas of two pools together, with the requests of the first pool.
         """
         return Replicas([*first.replicas, *second.replicas], first.index_of)
 

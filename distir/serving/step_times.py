@@ -34,9 +34,9 @@ class StepTimes(Protocol):
 
     def rounds(self, decoding: int, context: int, count: int) -> float:
         """
-        Returns the seconds of `count` consecutive steps in which only `decoding`
-        sequences get one token each. `context` is the total number of tokens in their
-        caches in the first step.
+        Returns the seconds of `count` consecutive steps without prompts, in which
+        `decoding` sequences get one token each. `context` is the total number of tokens
+        in their caches in the first step.
         """
         ...
 
@@ -54,7 +54,7 @@ class PiecewiseLinear:
     """
     A piecewise linear function of one number, given by the points `xs` (ascending) and
     `ys`. Above the last point it continues with the last slope; below the first it is
-    constant. A single point gives a line through zero above that point.
+    constant. With a single point, it is a line through zero above that point.
     """
 
     xs: Sequence[float]
@@ -113,7 +113,12 @@ class StepTable:
         self._read: dict[int, StepTime] = {}
 
     def step(self, decoding: int, context: int, new: int, pairs: float) -> StepTime:
-        """Returns the time of a step, as defined by `StepTimes.step`."""
+        """
+        Returns the time of a step in which `decoding` sequences get one token each, and
+        `new` tokens of prompts are read. `context` is the total number of tokens in the
+        caches of the decoding sequences. `pairs` is the number of pairs of a prompt's
+        token and a token that it attends to.
+        """
         latency = busy = 0.0
         if decoding:
             row = self._rows.get(decoding) or self._row(decoding)
@@ -131,7 +136,11 @@ class StepTable:
         return StepTime(latency, busy)
 
     def rounds(self, decoding: int, context: int, count: int) -> float:
-        """Returns the seconds of `count` steps, as defined by `StepTimes.rounds`."""
+        """
+        Returns the seconds of `count` consecutive steps without prompts, in which
+        `decoding` sequences get one token each. `context` is the total number of tokens
+        in their caches in the first step.
+        """
         row = (self._rows.get(decoding) or self._row(decoding))[0]
         each = context / decoding
         # Contexts grow by one with each step.

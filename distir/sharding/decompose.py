@@ -48,7 +48,7 @@ in a mean. It returns None for an op that stays as it is.
 def decompose(op: Operation) -> list[Operation] | None:
     """
     Returns new, detached ops that compute the same as `op`, an op of the sequential
-    form, and that can split the factors listed as `decomposed` in its rule.
+    form. The new ops can split the factors listed as `decomposed` in the rule of `op`.
 
     The results of the last new op replace the results of `op`. Returns None if the rule
     has no such factors, or if no decomposition is registered.
@@ -61,7 +61,7 @@ def decompose(op: Operation) -> list[Operation] | None:
 
 def decompose_by_name(op: Operation) -> list[Operation] | None:
     """
-    Returns the parts of an op that a user asked to decompose, as new, detached ops.
+    Returns new, detached ops that replace `op`, which a user asked to decompose.
     Returns None for an op that stays as it is.
     """
     function = named_parts.of(op)
@@ -70,7 +70,8 @@ def decompose_by_name(op: Operation) -> list[Operation] | None:
 
 def in_scope_of(op: Operation, parts: list[Operation]) -> list[Operation]:
     """
-    Sets the scope of each op in `parts` to the scope of `op`, and returns `parts`.
+    Sets the module path (scope) of each op in `parts` to the scope of `op`, and returns
+    `parts`.
     """
     scope = op.attributes.get(SCOPE)
     if scope is not None:

@@ -1,4 +1,7 @@
-"""The communication within an op that gathers a state in each of its steps."""
+"""
+The communication within an op that gathers a state in each of its steps, such as a
+recurrent layer.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def _declared_exchange(
     op: OpaqueBase, operands: Sequence[Layout], mesh: Mesh
 ) -> StateExchange | None:
     """
-    Returns the messages of an opaque module that communicates by itself, as one
+    Returns the messages of an opaque module that communicates on its own, as one
     all-to-all of the declared bytes. Returns None if it declares none.
     """
     rule = rule_for(op)

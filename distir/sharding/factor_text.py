@@ -4,24 +4,24 @@ Sharding rules as text, for ops whose rule depends on shapes only. The text is a
 
     [n, c, *s], [n, *p, ?] -> [n, c, *p] keep s linear 0
 
-The notation is that of users' kernels (`kernel_rule`). It names the factors of each
-dimension of each operand and result. Several factors of one dimension are listed from
-major to minor (`[b, g h]`). Without brackets, spaces separate dimensions, as in `m k, k
-n -> m n`, and a dimension of several factors is in parentheses: `b (g h) -> b g h`. A
-factor that no result has is summed over. A factor that only some results have leaves
-partial sums in the others. In addition:
+The notation is also used for users' kernels (`kernel_rule`). It names the factors of
+each dimension of each operand and result. Several factors of one dimension are listed
+from major to minor (`[b, g h]`). Without brackets, spaces separate dimensions, as in `m
+k, k n -> m n`, and a dimension of several factors is in parentheses: `b (g h) -> b g
+h`. A factor that no result has is summed over. A factor that only some results have
+leaves partial sums in the others. In addition:
 
-- `*s` is a run of any number of dimensions; equal names are equal runs. `*a@axis` is a
-  run of as many dimensions as the attribute `axis` says. `g@groups` is a factor of the
-  size in the attribute `groups`. An attribute is one of ONNX, or a property of the op's
-  class.
+- `*s` is a run: any number of dimensions; equal names are equal runs. The run `*a@axis`
+  has as many dimensions as the attribute `axis` says. `g@groups` is a factor of the
+  size in the attribute `groups`. An attribute is an ONNX attribute, or a property of
+  the op's class.
 - `?` is a dimension of any size that cannot be split and is unrelated to others, `*?`
-  is any number of them, and `?t` is one whose size has a name.
+  is any number of such dimensions, and `?t` gives the size of such a dimension a name.
 - `keep s t`: factors that stay whole.
 - `max v`, `min v`: factors that are reduced by maximum or minimum instead of a sum.
 - `decompose v`: factors that only the op's decomposition can split.
 - `linear 0, 1+2`: operands through which partial sums pass, alone (0) or together
-  (1+2). `linear max 0` says the same of partial maxima, and `linear any 0` of partial
+  (1+2). `linear max 0` means that partial maxima pass, and `linear any 0` partial
   values of every reduction.
 - `flops 2*n*c/3`: the number of operations, a product of sizes of factors and runs with
   an optional divisor.
@@ -65,7 +65,7 @@ _PLAIN_DIM = re.compile(r"\(([^()]*)\)|([^\s()]+)")
 
 class UnfitShapesError(ValueError):
     """
-    Raised if shapes do not fit a rule's text, or do not determine its lengths and
+    The error that shapes do not fit a rule's text, or do not determine its lengths and
     sizes.
     """
 
@@ -82,14 +82,17 @@ class FactorText:
     clauses: dict[str, str]
 
     def names(self, clause: str) -> frozenset[str]:
-        """Returns the names of the factors and runs that the clause `clause` lists."""
+        """
+        Returns the names of the factors and of the groups of dimensions (`*name`) that
+        the clause `clause` lists.
+        """
         return frozenset(self.clauses.get(clause, "").split())
 
     @property
     def attributes(self) -> list[str]:
         """
-        The names of the attributes that give the lengths of runs or the sizes of
-        factors.
+        The names of the attributes that give the sizes of factors or the numbers of
+        dimensions of `*name`.
         """
         tensors = (*self.operands, *self.results)
         words = (word for dims in tensors for dim in dims for word in dim)
@@ -98,7 +101,7 @@ class FactorText:
     def linear(self) -> list[tuple[frozenset[int], frozenset[str]]]:
         """
         Returns the sets of operands through which partial values pass, each with the
-        reductions for which they pass.
+        reductions of these values, such as "sum".
         """
         text = self.clauses.get("linear", "")
         first, _, rest = text.partition(" ")
@@ -112,8 +115,8 @@ class FactorText:
 @lru_cache(maxsize=512)
 def parsed(text: str) -> FactorText:
     """
-    Parses the text of a sharding rule. Raises ValueError if a clause or a tensor cannot
-    be read.
+    Parses the text of a sharding rule. Raises ValueError if a clause or a tensor of the
+    text is malformed.
     """
     dims, *clauses = _CLAUSE.split(" ".join(text.split()))
     sides = dims.split("->")
@@ -217,7 +220,8 @@ def rule_from(text: str) -> RuleFunction:
     """
     Returns a function from an op to its sharding rule, derived from `text`. The rule is
     replicated if a shape is unknown or does not fit the text (the softmax of a scalar).
-    The function is registered like that of any other rule:
+    Like the function of any other rule, it must be registered:
+
     ```python
     sharding_rule("toy.outer")(rule_from("[i], [j] -> [i, j] flops i*j"))
     ```
@@ -244,8 +248,9 @@ def rule_from(text: str) -> RuleFunction:
 
 def _one_for_each(groups: tuple[Group, ...], count: int) -> tuple[Group, ...]:
     """
-    Puts each shape into a group of its own if the text has as many tensors (`count`) as
-    there are shapes, but not as many as there are groups. Otherwise returns `groups`.
+    Puts each shape into a separate group if the text has as many tensors (`count`) as
+    there are shapes, but not as many as there are groups. Otherwise returns `groups`. A
+    group holds the shapes of one variadic operand or result.
     """
     shapes = [shape for group in groups for shape in group]
     if len(groups) != count and len(shapes) == count:
@@ -304,8 +309,9 @@ def _attribute(op: Operation, name: str) -> int:
 
 def _parts(word: str) -> tuple[bool, str, str]:
     """
-    Returns three facts about a word: whether it is a run, its name, and the name of the
-    attribute that gives its size ("" if none does).
+    Splits a word of a sharding rule's text. Returns whether the word stands for several
+    dimensions (`*name`), its name, and the name of the attribute that gives its size
+    ("" if there is none).
     """
     name, _, attribute = word.partition("@")
     return name.startswith("*"), name.removeprefix("*"), attribute
@@ -401,9 +407,9 @@ def _lengths(
     tensors: Sequence[tuple[tuple[tuple[str, ...], ...], Shape]], known: dict[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """
-    Returns two dictionaries: the number of dimensions of each run `*name`, and the
-    sizes of the factors that attributes give. An unnamed run `*?` is keyed by the
-    pattern of its tensor. Raises UnfitShapesError if a shape does not fit.
+    Returns two dictionaries: the number of dimensions of each `*name`, and the sizes of
+    the factors that attributes give. An unnamed `*?` is keyed by the pattern of its
+    tensor. Raises UnfitShapesError if a shape does not fit.
     """
     lengths: dict[str, int] = {}
     sizes: dict[str, int] = {}
@@ -441,8 +447,8 @@ def _lengths(
 
 def _key(name: str, dims: tuple[tuple[str, ...], ...]) -> str:
     """
-    Returns the key under which a run's length is stored: its name, or, for an unnamed
-    run `*?`, a key that is specific to the pattern `dims`.
+    Returns the key under which the number of dimensions of `*name` is stored. The key
+    is the name or, for the unnamed `*?`, specific to the pattern `dims`.
     """
     return name if name != "?" else f"? in {dims}"
 
@@ -453,8 +459,8 @@ def _expanded(
     anonymous: Iterator[str],
 ) -> Iterator[NamedDim]:
     """
-    Yields the dimensions, with each run expanded into one named dimension per dimension
-    that it stands for (`s.0`, `s.1`).
+    Yields the dimensions, with each word for several dimensions (`*s`) expanded into
+    one name per dimension (`s.0`, `s.1`).
     """
     for dim in dims:
         is_run, name, _ = _parts(dim[0])
@@ -468,9 +474,9 @@ def _expanded(
 
 def _flops(text: str, sizes: dict[str, int], lengths: dict[str, int]) -> int:
     """
-    Returns the value of the product `text`, rounded down after its division. The name
-    of a run stands for the product of the sizes of its dimensions. An empty text gives
-    0.
+    Returns the value of `text`, a product of sizes, rounded down after its division.
+    The name of several dimensions (`*s`) means the product of their sizes. An empty
+    text gives 0.
     """
     if not text:
         return 0

@@ -1,11 +1,11 @@
 """
 The sharding rule of an op that is defined by a formula.
 
-The dimensions of each expression are lists of atoms, as those of a kernel's reference
-are (`kernel_propagation`); the functions in a formula unify the atoms of their
-operands. A factor can be split if every result that is computed from parts of the
-operands is a part of the whole result, or a term of its sum or maximum. The same
-question, asked for partial operands, tells through which operands partial sums pass.
+The dimensions of each expression are lists of atoms, indivisible factors, as in the
+derivation of a kernel's rule (`kernel_propagation`). The functions in a formula unify
+the atoms of their operands. A factor can be split if every result that is computed from
+parts of the operands is a part of the whole result, or a term of its sum or maximum.
+The same test for partial operands shows the operands through which partial sums pass.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _rule(op: type[FormulaOp], formula: Formula, results: int) -> Rule:
 
 class _Derivation:
     """
-    Derives the sharding rule of a formula: it represents the dimensions of the
-    formula's expressions as lists of atoms.
+    Derives the sharding rule of a formula. The dimensions of the formula's expressions
+    are lists of atoms, indivisible factors with an integer each.
     """
 
     def __init__(
@@ -189,9 +189,9 @@ class _Derivation:
 
     def _reduction(self, atom: int, atoms: dict[Expr, list[int]]) -> str | None:
         """
-        Returns the reduction over which results without `atom` are partial if the atom
-        is split. Returns `_OWN` if all results have the atom, and None if it cannot be
-        split.
+        Returns the reduction over which results without `atom`, a factor, are partial
+        if the atom is split. Returns `_OWN` if all results have the atom, and None if
+        it cannot be split.
         """
         if atom in self._atoms.kept:
             return None
@@ -236,7 +236,10 @@ class _Derivation:
 
 
 def _passed(step: Expr, states: dict[Expr, _State]) -> _State:
-    """Returns the state of the result of `step`, given the states of its inputs."""
+    """
+    Returns the state of the result of `step`, given the states of its inputs: whole, a
+    part, or partial over a reduction.
+    """
     given = [
         states[v] if isinstance(v, Expr) else _OWN if v else _ZERO for v in step.inputs
     ]

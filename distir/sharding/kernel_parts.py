@@ -45,9 +45,9 @@ class ReferencePart:
     """
     A kernel's reference on one device.
 
-    `block` takes the device's operands, and `results` are the device's results in it.
-    `layouts` are the layouts of the whole results. `forms` pairs each op of the
-    reference with the ops that compute it on the device.
+    `block` takes the device's operands, and its values `results` are the device's
+    results. `layouts` are the layouts of the whole results. `forms` pairs each op of
+    the reference with the ops that compute it on the device.
     """
 
     block: Block
@@ -76,8 +76,8 @@ def reference_part(
 ) -> ReferencePart | str:
     """
     Returns the reference on the first device (on the last one with `last`) if the
-    factors of the rule are split as `parts` says: a number of parts by factor. Returns
-    the reason as a string if an op would need communication.
+    factors of the rule are split. `parts` maps each split factor to its number of
+    parts. Returns the reason as a string if an op would need communication.
     """
     axes = tuple((f"f{factor}", count) for factor, count in parts.items())
     mesh = Mesh(_MESH, axes, tuple(range(prod(parts.values()))))
@@ -210,8 +210,8 @@ def check_rule(kernel: KernelDefOp) -> None:
 
 def proved(block: Block, rule: KernelRule) -> KernelRule:
     """
-    Returns the rule changed so that factors along which the reference cannot be split
-    stay whole.
+    Returns the rule with further factors kept whole: all factors along which the
+    reference cannot be split.
     """
     shapes = [shape_of(arg.type) for arg in block.args]
     end = block.last_op

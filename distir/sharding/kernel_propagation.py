@@ -2,9 +2,9 @@
 Derives the sharding rule of a kernel's reference from the rules of its ops.
 
 Every dimension of every value is a list of *atoms*, major to minor. The rule of an op
-tells which dimensions share a factor; their atoms are unified. Where one side is finer
-(a reshape), the atoms of the other side are divided. Atoms that an op cannot split stay
-whole.
+tells which dimensions share a factor; the atoms of these dimensions are unified. If one
+side is finer (a reshape), the atoms of the other side are divided. Atoms that an op
+cannot split stay whole.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from distir.sharding.rule import Dim, rule_for
 
 class Atoms:
     """
-    The atoms, identified by integers. Each is on its own, unified with another atom, or
-    divided into smaller ones.
+    The atoms, factors of dimensions, identified by integers. Each atom is independent,
+    unified with another atom, or divided into smaller ones.
     """
 
     def __init__(self) -> None:
@@ -34,8 +34,8 @@ class Atoms:
 
     def new(self, size: int, *, kept: bool = False) -> list[int]:
         """
-        Returns a list with one new atom of `size` elements, or an empty list if `size`
-        is 1. An atom with `kept` cannot be split.
+        Returns a list with one new atom (a factor of a dimension) of `size` elements,
+        or an empty list if `size` is 1. With `kept`, the atom cannot be split.
         """
         if size == 1:
             return []
@@ -46,8 +46,8 @@ class Atoms:
 
     def found(self, atoms: Sequence[int]) -> list[int]:
         """
-        Returns the atoms that now stand for `atoms`, major to minor, after all
-        unifications and divisions.
+        Returns the atoms (factors of a dimension) that replace `atoms` after all
+        unifications and divisions, major to minor.
         """
         out: list[int] = []
         for atom in atoms:
@@ -57,14 +57,14 @@ class Atoms:
         return out
 
     def keep(self, atoms: Sequence[int]) -> None:
-        """Marks `atoms` as ones that cannot be split."""
+        """Marks `atoms`, factors of a dimension, as factors that cannot be split."""
         self.kept.update(self.found(atoms))
 
     def join(self, first: Sequence[int], second: Sequence[int]) -> None:
         """
-        Unifies two lists of atoms that describe the same dimension. A larger atom is
-        divided if its size is a multiple of the smaller one's; atoms that cannot be
-        matched are kept whole.
+        Unifies two lists of atoms (factors) that describe the same dimension. A larger
+        atom is divided if its size is a multiple of the smaller one's; atoms that
+        cannot be matched stay whole.
         """
         while True:
             a, b = self.found(first), self.found(second)

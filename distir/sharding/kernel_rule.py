@@ -1,5 +1,5 @@
 """
-Sharding rules of users' kernels, as text.
+Sharding rules of users' kernels, as text. The text
 
     [b,h,q,d], [b,h,k,d], [b,h,k,e] -> [b,h,q,e] keep q k d e
 
@@ -68,8 +68,8 @@ class KernelRule:
     ) -> dict[str, int]:
         """
         Returns the sizes of the factors for operands and results of the given shapes;
-        `known` holds sizes that are given beforehand. Raises DistIRError if the shapes
-        do not fit the rule, or do not determine all sizes.
+        `known` holds sizes that are already fixed. Raises DistIRError if the shapes do
+        not fit the rule, or do not determine all sizes.
         """
         if (len(operands), len(results)) != (len(self.operands), len(self.results)):
             raise DistIRError(
@@ -114,7 +114,7 @@ class KernelRule:
 
     @property
     def of_operands(self) -> KernelRule:
-        """Returns the rule of the operands alone."""
+        """Returns the rule without its results."""
         names = {n for dims in self.operands for dim in dims for n in dim}
         return KernelRule(self.operands, (), self.kept & names)
 
@@ -184,7 +184,10 @@ class KernelRule:
         )
 
     def keeping(self, names: Iterable[str]) -> KernelRule:
-        """Returns the rule with the factors `names` kept whole as well."""
+        """
+        Returns the rule with the factors `names` kept whole, in addition to the factors
+        already kept.
+        """
         return KernelRule(self.operands, self.results, self.kept | frozenset(names))
 
 

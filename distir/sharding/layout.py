@@ -109,9 +109,9 @@ def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
 
 def in_mesh_order(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
     """
-    Returns the layout that places the same elements, with the axes of each dimension in
-    the mesh's order where this is possible. For `{t, d}` on 64 elements over axes d and
-    t of size 2, it is `{d:16, t}`.
+    Returns the layout with the axes of each dimension in the mesh's order where this is
+    possible. Every device holds the same elements as before. For `{t, d}` on 64
+    elements over axes d and t of size 2, it is `{d:16, t}`.
     """
     order = [axis for axis, _ in mesh.axes]
     return _reordered(
@@ -128,9 +128,9 @@ def in_mesh_order(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
 
 def nested(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
     """
-    Returns the layout that places the same elements and nests axes where two axes deal
-    out runs of the same length in turn. For `{d:16, t}` on 64 elements over axes d and
-    t of size 2, it is `{t, d}`.
+    Returns the layout with nested axes in place of axes that alternate in blocks of the
+    same length. Every device holds the same elements as before. For `{d:16, t}` on 64
+    elements over axes d and t of size 2, it is `{t, d}`.
 
     Communication along d then stays within the parts over t.
     """
@@ -153,7 +153,7 @@ def _reordered(
     """
     Returns the layout with the axes of each dimension sorted by swaps of neighbours.
     `differs` tells whether two neighbours are in the wrong order, and `swapped` returns
-    them swapped. Both functions get shards with explicit run lengths.
+    them swapped. Both functions get shards with explicit run lengths (block sizes).
     """
     if all(len(shards) < 2 for shards in layout.dims):
         return layout
@@ -199,9 +199,9 @@ def local_type(type_: Attribute, mesh_of: Mapping[str, Mesh]) -> Attribute:
 
 def joint_run(size: int, shards: Sequence[Shard], mesh: Mesh) -> int | None:
     """
-    Returns the run length of the split of `size` elements over all axes of `shards`
-    together, as one group with the first axis major. Returns None if the split is
-    contiguous. Raises ValueError if no single run length describes it.
+    Returns the run length (block size) of the split of `size` elements over all axes of
+    `shards` together, as one group with the first axis major. Returns None if the split
+    is contiguous. Raises ValueError if no single run length describes the split.
     """
     blocks, run = joint_split(size, shards, mesh)
     if blocks > 1:
@@ -214,10 +214,11 @@ def joint_split(
 ) -> tuple[int, int | None]:
     """
     Returns the split of `size` elements over all axes of `shards` together, as one
-    group with the first axis major: the number of contiguous blocks that the outer axes
-    divide the elements into, and the length of the runs that the other axes deal out
-    within a block. The run length is None, and the number of blocks 1, if the split is
-    contiguous. Raises ValueError if no single run length describes the inner split.
+    group with the first axis major. The outer axes divide the elements into contiguous
+    blocks; the other axes split each block block-cyclically. The result is the number
+    of blocks, and the run length of the inner split. The number is 1 and the run length
+    None if the split is contiguous. Raises ValueError if no single run length describes
+    the inner split.
     """
     left, blocks, inner = size, 1, list(shards)
     while inner and inner[0].run in (None, left // mesh.size(inner[0].axis)):
@@ -317,7 +318,7 @@ def assemble(
     mesh: Mesh,
 ) -> npt.NDArray[Any]:
     """
-    Returns the global array that the devices' parts make up; `shards` has one part per
+    Returns the global array that the devices' parts form; `shards` has one part per
     device, in the mesh's order. Partial values are reduced. This is the inverse of
     `take_shard`.
     """

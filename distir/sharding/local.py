@@ -35,7 +35,7 @@ from distir.sharding.rule import Assignment, Rule, infer, rule_for
 @dataclass(frozen=True)
 class LocalContext:
     """
-    The facts from which the local form of an op is built.
+    The facts from which the local form of an op, its ops on one device, is built.
 
     - `op`: the distributed op, with global shapes and layouts in its types;
     - `operands`: its operands on this device; `result_types`: its local result types;
@@ -56,7 +56,7 @@ class LocalContext:
         return tuple(shard.axis for shard in self.assignment.get(factor, ()))
 
     def parts_of(self, factor: int) -> int:
-        """Returns the number of parts that `factor` is split into."""
+        """Returns the number of parts into which `factor` is split."""
         return prod(self.mesh.size(axis) for axis in self.axes_of(factor))
 
     def coordinate(self, axes: Sequence[str]) -> Operation:
@@ -115,7 +115,8 @@ def local_ops(
 ) -> Sequence[Operation]:
     """
     Returns new, detached ops that compute the results of a distributed op on the device
-    at `coordinates`. The results of the last op are those of the distributed op.
+    at `coordinates`. The results of the last op replace the results of the distributed
+    op.
     """
     mesh = mesh_of_op(op, meshes)
     types = [local_type(r.type, meshes) for r in op.results]

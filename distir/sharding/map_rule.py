@@ -2,8 +2,8 @@
 Sharding rules from indexing maps, for ops that are loops over tensors. Each operand and
 result has a map, which gives the element that an iteration reads or writes.
 
-A loop that indexes a result is a parallel factor, and any other loop a reduction. A
-loop in an expression such as `d0 + d1` (the windows of a convolution) cannot be split.
+A loop that indexes a result is a parallel factor; any other loop is a reduction. A loop
+in an expression such as `d0 + d1` (the windows of a convolution) cannot be split.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def loop_sizes(
 ) -> tuple[int, ...]:
     """
     Returns the number of iterations of each loop, taken from the dimensions that only
-    this loop indexes. It is 1 for a loop without such a dimension.
+    this loop indexes. The number is 1 for a loop without such a dimension.
     """
     found = [1] * (maps[0].num_dims if maps else 0)
     for type_, indices in zip(types, maps, strict=True):
@@ -76,13 +76,13 @@ def rule_from_maps(
     flops: int = 0,
 ) -> RuleFunction:
     """
-    Returns the sharding rule of ops that are loops over tensors, as a function from an op
-    to its rule.
+    Returns the sharding rule of ops that are loops over tensors, as a function from an
+    op to its rule.
 
     - `maps`: a function from an op to its indexing maps, one for each operand and then
       one for each result, with a dimension for each loop;
-    - `reductions`: how loops that index no result combine their iterations, by loop or
-      for all: `"sum"`, `"max"` or `"min"`;
+    - `reductions`: for loops that index no result, the combination of their iterations,
+      by loop or for all: `"sum"`, `"max"` or `"min"`;
     - `keep`: loops that must not be split;
     - `linear`: sets of operands, counted from 0, in which the results are linear, so that
       partial sums of exactly these operands pass through the op;

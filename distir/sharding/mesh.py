@@ -59,7 +59,7 @@ class Mesh:
         return self.sizes[axis]
 
     def lacks(self, axis: str) -> str:
-        """Returns the error message which says that the mesh has no axis `axis`."""
+        """Returns an error message: the mesh has no axis `axis`."""
         known = ", ".join(self.sizes) or "none"
         return f"mesh @{self.name} has no axis {axis!r} (axes: {known})"
 

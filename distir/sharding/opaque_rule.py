@@ -1,12 +1,12 @@
 """
-Sharding rules of opaque modules, as text.
+Sharding rules of opaque modules, as text. The text
 
     [b@e, s, 64], [x@e, 64, f] -> [b@e, s, 64] keep f
 
 is the rule of a kernel (`distir.sharding.kernel_rule`) in which a dimension may name
-mesh axes. A module with such axes communicates over them by itself. Such an axis splits
-the dimensions of its tensors where the rule names the axis, and no others. All other
-axes may split the factors that the rule does not keep.
+mesh axes. A module with such axes communicates over them on its own. Such an axis
+splits only the dimensions at which the rule names the axis. All other axes may split
+the factors that the rule does not keep.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OpaqueRule:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes over which the module communicates by itself."""
+        """The mesh axes over which the module communicates on its own."""
         tensors = (*self.operands, *self.results)
         return tuple(dict.fromkeys(axis for own in tensors for axis, _ in own))
 
@@ -66,9 +66,9 @@ class OpaqueRule:
     ) -> Rule:
         """
         Returns the rule for tensors of the shapes `operands` and `results`. `flops` is
-        the number of operations, as a sum of products of factors. In the rule of a
-        gradient, a result that an axis of the module does not split is a sum over the
-        axis. Raises DistIRError if the shapes do not fit.
+        the number of operations, as a sum of products of factors. With `is_gradient`, a
+        result that an axis of the module does not split is a sum over the axis. Raises
+        DistIRError if the shapes do not fit.
         """
         found = self.factors.rule(operands, results, flops)
         by_itself = tuple(
@@ -150,9 +150,10 @@ _GROUP = re.compile(r"\(([^()]*)\)")
 
 def in_brackets(text: str) -> str:
     """
-    Returns a rule in the notation with brackets. In the notation without them, commas
-    separate tensors, spaces separate dimensions, and parentheses enclose the factors of
-    one dimension: `b s (h 64), s -> b s` becomes `[b, s, h 64], [s] -> [b, s]`.
+    Returns a rule in the notation with brackets. In the notation without brackets,
+    commas separate tensors, spaces separate dimensions, and parentheses enclose the
+    factors of one dimension: `b s (h 64), s -> b s` becomes `[b, s, h 64], [s] -> [b,
+    s]`.
     """
     if "[" in text:
         return text.strip()

@@ -13,8 +13,9 @@ COMBINED_BY = {"sum": "Add", "max": "Max", "min": "Min"}
 
 class SplitPlacement(NamedTuple):
     """
-    A split: each device along the axis has a part of dimension `dim`, in runs of `run`
-    elements (see `Shard`). The split is contiguous if `run` is None.
+    A split: each device along the axis has a part of dimension `dim`. If `run` is None,
+    the part is contiguous. Otherwise blocks of `run` elements are distributed to the
+    devices in turn (block-cyclic).
     """
 
     dim: int
@@ -42,8 +43,7 @@ class ReplicatedPlacement(Enum):
 
 class FreePlacement(Enum):
     """
-    The placement of a parameter, before its first use, for which nothing is decided
-    yet.
+    The placement of a parameter before its first use: any placement is still possible.
     """
 
     FREE = "free"

@@ -4,7 +4,7 @@ Finds the cheapest way from one layout to another.
 `plan_reshard` searches chains of collectives, each over one mesh axis, for the chain
 that moves the fewest bytes per device; an all-to-all may move several axes. It then
 merges neighbouring steps of one kind into one collective over several axes. `partition`
-expands `dist.reshard` with it, and searches use the same function to price a reshard.
+uses it to expand `dist.reshard`, and searches use it to price a reshard.
 """
 
 from __future__ import annotations
@@ -67,18 +67,19 @@ def plan_reshard(
     Returns the steps from `before` to `after` on one mesh that move the fewest bytes,
     and among these the fewest steps.
 
-    Only chains that put each axis directly where `after` has it are considered. Parking
-    an axis on another dimension can save bytes, but costs more collectives. Raises
-    DistIRError if there is no chain: a whole value cannot become partial.
+    Only chains that move each axis directly to its dimension in `after` are considered.
+    Moving an axis to another dimension in between can save bytes, but costs more
+    collectives. Raises DistIRError if there is no chain: a replicated value cannot
+    become partial.
     """
     return Planner(after, shape, mesh).plan(before)
 
 
 class Planner:
     """
-    Plans reshards from many layouts to one layout `after`, as `plan_reshard` does. The
-    steps that are possible from a layout are computed once. Raises DistIRError if a
-    tensor of the shape `shape` cannot have the layout `after`.
+    Plans reshards from many layouts to one layout `after`. The steps that are possible
+    from a layout are computed once. Raises DistIRError if a tensor of the shape `shape`
+    cannot have the layout `after`.
     """
 
     def __init__(self, after: Layout, shape: Sequence[int], mesh: Mesh):
@@ -104,7 +105,8 @@ class Planner:
 
     def find(self, before: Layout) -> list[ReshardStep] | None:
         """
-        Returns the cheapest steps from the layout `before`, or None if there is no way.
+        Returns the cheapest steps from the layout `before`, or None if no steps lead
+        from it to the planner's layout.
         """
         order = count()
         queue: list[tuple[float, int, Layout, tuple[ReshardStep, ...]]] = [
@@ -168,7 +170,7 @@ class Planner:
 def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[ReshardStep]:
     """
     Yields the possible steps over a single axis. An axis is added to a dimension only
-    if it is the next one that `target` has there.
+    if it is the next axis of this dimension in `target`.
     """
     wanted = _wanted(layout, target, rank)
     target_partial = dict(target.partial)
@@ -206,9 +208,10 @@ def _joint_exchanges(
     layout: Layout, target: Layout, dim: int, rank: int
 ) -> Iterator[ReshardStep]:
     """
-    Yields the steps that move several axes at once, in one all-to-all: the innermost
-    axes of dimension `dim`, if they are the next ones of another dimension of `target`,
-    in the same order. Chains of steps over single axes reach only the opposite order.
+    Yields the steps that move several axes at once, in one all-to-all. They move the
+    innermost axes of dimension `dim`, if these are the next axes of another dimension
+    of `target`, in the same order. Chains of steps over single axes reach only the
+    opposite order.
     """
     shards = layout.dim(dim)
     for first in range(len(shards) - 1):
@@ -228,8 +231,8 @@ def _joint_exchanges(
 
 def _wanted(layout: Layout, target: Layout, rank: int) -> dict[str, tuple[int, Shard]]:
     """
-    Returns, by axis, the next shard that each dimension of `layout` needs to become
-    that of `target`, together with the index of the dimension.
+    Compares two layouts. Returns, by axis, the shards that `layout` needs next on the
+    way to `target`, each with the index of the dimension that it splits.
     """
     found: dict[str, tuple[int, Shard]] = {}
     for dim in range(rank):
@@ -271,7 +274,10 @@ def _merged(
 
 
 def _reduce_alike(axes: Sequence[str], start: Layout) -> bool:
-    """Whether the values are terms of the same reduction over all `axes`."""
+    """
+    Whether the values in the layout `start` are terms of the same reduction over all
+    `axes`.
+    """
     partial = dict(start.partial)
     return len({partial[axis] for axis in axes}) == 1
 
@@ -287,9 +293,9 @@ def _joint_blocks(
     axes: Sequence[str], layout: Layout, shape: Sequence[int], mesh: Mesh
 ) -> int:
     """
-    Returns the number of blocks in which `axes`, the innermost ones of a dimension,
-    split it together (see `joint_split`). Returns 0 if no collective can split or
-    gather them together.
+    Returns the number of contiguous blocks in which `axes`, the innermost axes of a
+    dimension, split it together (1 unless the split is block-cyclic). Returns 0 if no
+    collective can split or gather `axes` together.
     """
     dims = {
         dim
@@ -312,8 +318,8 @@ def reshard_bytes(
     before: Layout, after: Layout, shape: Sequence[int], mesh: Mesh, itemsize: float
 ) -> float:
     """
-    Returns the bytes per device that the cheapest reshard moves, or infinity if there
-    is no way. `itemsize` is the size of an element in bytes.
+    Returns the bytes per device that the cheapest reshard moves, or infinity if no
+    steps lead to `after`. `itemsize` is the size of an element in bytes.
     """
     total = 0.0
     layout = before

@@ -1,5 +1,5 @@
 """
-Sharding rules: how the dimensions of an op's operands and results relate.
+Sharding rules: the relations between the dimensions of an op's operands and results.
 
 A rule names *factors*, and maps every dimension of every operand and result to an
 ordered list of factors, major to minor: `matmul ([b,i,k],[k,j]) -> [b,i,j]`. A reshape
@@ -54,9 +54,10 @@ class Factor:
     A group of dimensions, or of parts of dimensions, that a mesh axis splits together,
     with its size and kind.
 
-    - `parallel`: it appears in results; splitting it splits them;
-    - `reduction`: it is summed (or max, min) away; splitting it leaves results partial;
-    - `replicate`: it must not be split.
+    - `parallel`: the factor appears in results; splitting it splits them;
+    - `reduction`: the factor is removed by a sum, maximum or minimum; splitting it leaves
+      results partial;
+    - `replicate`: the factor must not be split.
     """
 
     size: int
@@ -68,7 +69,7 @@ class Factor:
 class Linear:
     """
     A set of operands through which partial values pass. If exactly these operands are
-    partial over an axis, all with the same reduction out of `reductions`, the results are
+    partial over an axis, all with the same reduction from `reductions`, the results are
     partial over that axis too.
     """
 
@@ -85,9 +86,9 @@ The key, beside those of factors, of the parts into which an op divides work by 
 @dataclass(frozen=True)
 class AxisDims:
     """
-    A mesh axis over which an op communicates by itself, such as an opaque module with a
-    collective of its own. The axis splits the given dimension of each operand and
-    result, or none (None), and no factor. A result in `sums` is a sum over the axis.
+    A mesh axis over which an op communicates on its own, such as an opaque module with
+    a collective inside. The axis splits the given dimension of each operand and result,
+    or none (None), and no factor. A result in `sums` is a sum over the axis.
     """
 
     axis: str
@@ -111,17 +112,17 @@ class Rule:
     - `linear`: the sets of operands through which partial values may pass.
     - `decomposed`: factors that only the op's decomposition (`decompose`) can split:
       the reduction of a Gemm with a bias, the classes of a cross-entropy.
-    - `partial_results`: for a parallel factor, the results that are reduced over it and
-      so do not have it. A kernel may return the gradient of its input, per row, and
-      that of a weight, summed over rows. Splitting the factor leaves these results
-      partial.
+    - `partial_results`: for a parallel factor, the results that lack the factor because
+      they are reduced over it. A kernel may return the gradient of its input, per row,
+      and the gradient of a weight, summed over rows. Splitting the factor leaves these
+      results partial.
     - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
-      `recomputed`: the part of them in which a gradient computes again what the forward
-      computed.
+      `recomputed`: the part of these operations in which a gradient computes the work of
+      the forward again.
     - `unread`: operands whose values are not read. Only their layouts matter: they
-      determine how results are split. An axis of such an operand counts only if no
-      other operand uses it.
-    - `own_axes`: the axes over which the op communicates by itself. They split operands
+      determine the split of results. An axis of such an operand counts only if no other
+      operand uses it.
+    - `own_axes`: the axes over which the op communicates on its own. They split operands
       and results in the declared way, independently of the factors.
     - `fills`: whether each device can make any part of the results from whole operands,
       such as the shape of a tensor whose elements are all equal.
@@ -167,24 +168,29 @@ class Rule:
     @property
     def is_made_anywhere(self) -> bool:
         """
-        Whether the op can make its results in any layout: it has no tensor operands, or
-        it `fills` the results with equal elements, of which each device can make any
-        part.
+        Whether the op can make its results in any layout, because each device can make
+        any part. This is so if the op has no tensor operands, or if it `fills` the
+        results with equal elements.
         """
         return bool(self.result_factors) and (self.fills or not any(self.operands))
 
     def with_axes(self, own_axes: tuple[AxisDims, ...]) -> Rule:
-        """Returns the rule of an op that communicates by itself over these axes."""
+        """
+        Returns the rule of an op that communicates on its own over the axes `own_axes`.
+        """
         return replace(self, own_axes=own_axes)
 
     def axes_on(self, mesh: Mesh) -> tuple[AxisDims, ...]:
-        """The axes of `mesh` over which the op communicates by itself."""
+        """The axes of `mesh` over which the op communicates on its own."""
         if not self.own_axes:
             return ()
         return tuple(own for own in self.own_axes if mesh.sizes.get(own.axis, 1) > 1)
 
     def parts_on(self, mesh: Mesh) -> int:
-        """The number of devices of `mesh` over which the op divides work by itself."""
+        """
+        The number of devices of `mesh` among which the op divides work by its own
+        communication.
+        """
         return prod(mesh.size(own.axis) for own in self.axes_on(mesh))
 
 
@@ -207,8 +213,8 @@ def rule_for(op: Operation) -> Rule:
 
 def is_made_by_users(op: Operation) -> bool:
     """
-    Whether `op` is a constant with equal elements, of which each user has a copy of its
-    own, in its layout and at no cost.
+    Whether `op` is a constant with equal elements. Each user makes its own copy of such
+    a constant, in its layout and at no cost.
     """
     return any(map(is_direct_constant, op.results)) and rule_for(op).is_made_anywhere
 
@@ -284,8 +290,8 @@ def layout_for(
 ) -> Layout:
     """
     Returns the layout of an operand or result with the dimensions `dims` under
-    `assignment`. `partial` lists the axes, with their reductions, over which it is
-    partial.
+    `assignment`. `partial` lists the axes over which the value is partial, with their
+    reductions.
     """
     return Layout(
         mesh.name,
@@ -308,7 +314,7 @@ class Inference:
 def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
     """
     Returns the split of factors and the layouts of results for operands with the
-    layouts `operands`. Raises ShardingError if the rule does not allow them.
+    layouts `operands`. Raises ShardingError if the rule does not allow these layouts.
     """
     found = inference_of(rule, operands, mesh)
     if isinstance(found, str):
@@ -319,8 +325,9 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
 def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference | str:
     """
     Returns the split of factors and the layouts of results that follow, without
-    communication, from the operand layouts `operands`. If the rule does not allow them,
-    returns the reason as text, which names the operand and the expected layout.
+    communication, from the operand layouts `operands`. If the rule does not allow these
+    layouts, returns the reason as text, which names the operand and the expected
+    layout.
     """
     own_axes = rule.axes_on(mesh)
     if own_axes:
@@ -417,9 +424,9 @@ def _inference_beside(
     rule: Rule, own_axes: Sequence[AxisDims], operands: Sequence[Layout], mesh: Mesh
 ) -> Inference | str:
     """
-    Returns the inference of an op that communicates by itself over `own_axes`: the
-    operands must be split over these axes as declared, and the rule's factors are split
-    over the others.
+    Returns the inference of an op that communicates on its own over `own_axes`. The
+    operands must be split over these axes as declared; the other axes split the rule's
+    factors.
     """
     names = [own.axis for own in own_axes]
     rest = [_without_axes(layout, names) for layout in operands]
@@ -457,7 +464,7 @@ def operands_over(
     rule: Rule, own_axes: Sequence[AxisDims], layouts: Sequence[Layout], mesh: Mesh
 ) -> tuple[Layout, ...]:
     """
-    Adds the axes that an op communicates over by itself (`own_axes`) to the `layouts`
+    Adds the axes over which an op communicates on its own (`own_axes`) to the `layouts`
     of its operands, and returns the new layouts. Each axis splits the declared
     dimension of an operand.
     """
@@ -474,7 +481,7 @@ def results_over(
     rule: Rule, own_axes: Sequence[AxisDims], layouts: Sequence[Layout], mesh: Mesh
 ) -> tuple[Layout, ...]:
     """
-    Adds the axes that an op communicates over by itself (`own_axes`) to the `layouts`
+    Adds the axes over which an op communicates on its own (`own_axes`) to the `layouts`
     of its results, and returns the new layouts. Each axis splits the declared dimension
     of a result. A result that is a sum over the axis becomes partial over it.
     """
@@ -503,9 +510,9 @@ def _with_axis(layout: Layout, axis: str, dim: int, rank: int, mesh: Mesh) -> La
 
 def layouts_read(rule: Rule, operands: Sequence[Layout]) -> list[Layout]:
     """
-    Returns the layouts of the operands, restricted to what affects the op. An operand
-    whose values are not read keeps only the split axes that no other operand uses, and
-    is not partial.
+    Returns the layouts of the operands, restricted to the axes that affect the op. An
+    operand whose values are not read keeps only the split axes that no other operand
+    uses, and is not partial.
     """
     found = list(operands)
     for i in rule.unread:

@@ -32,9 +32,9 @@ class SentPiece:
     A piece of a value that one device sends to another. It is the box `taken` of the
     sender's part and becomes the box `placed` of the receiver's part.
 
-    If the value is partial on the sender's mesh, all pieces with the same `term` make
-    up one term of the receiver's part. The receiver's part is the sum (maximum,
-    minimum) of its terms.
+    If the value is partial on the sender's mesh, all pieces with the same `term` form
+    one term of the receiver's part. The receiver's part is the sum (maximum, minimum)
+    of its terms.
     """
 
     sender: int
@@ -97,7 +97,7 @@ def plan_send(
 
     Each device receives every element of its part once, from a device that holds it.
     Devices that hold the same elements take turns as senders. The terms of a partial
-    value are dealt out to the devices that need a term; a device without a term holds
+    value are distributed to the devices that need a term; a device without a term holds
     zeros. Raises DistIRError if `check_send` does.
     """
     if keeps_coordinates(before, source, after, target):
@@ -146,9 +146,9 @@ def plan_send(
 @dataclass(frozen=True)
 class _Segment:
     """
-    An interval of one dimension that one sender holds contiguously. `place` is the
+    An interval of one dimension that one sender holds contiguously. `place` has the
     sender's coordinates on the axes that split the dimension. `taken` is the interval
-    in the sender's part, and `placed` in the receiver's part.
+    in the sender's part, and `placed` the interval in the receiver's part.
     """
 
     place: tuple[int, ...]
@@ -164,8 +164,8 @@ def _segments(
     target: Mesh,
 ) -> Mapping[tuple[int, ...], Sequence[_Segment]]:
     """
-    Returns the segments that make up a receiver's part of one dimension, in order. They
-    are keyed by the receiver's coordinates on the axes that split the dimension.
+    Returns the segments that form a receiver's part of one dimension, in order. Keys
+    are the receiver's coordinates on the axes that split the dimension.
     """
     places = _places(have, source)
     if not size:
@@ -231,7 +231,7 @@ def _term(layout: Layout, mesh: Mesh, at: Mapping[str, int]) -> int:
 
 def _rounds(pieces: Sequence[SentPiece]) -> Rounds:
     """
-    Returns the pieces in rounds. Each piece is in the first round in which both of its
+    Divides pieces into rounds. Each piece is in the first round in which both of its
     devices are free. Pieces that stay on a device are in the first round.
     """
     busy: dict[int, set[int]] = {}

@@ -1,9 +1,9 @@
 """
-Ids for the ops of one program, equal for ops that a choice of layouts need not
-distinguish.
+Ids for the ops of one program. Ops have equal ids if a choice of layouts can treat them
+alike.
 
 `distir.planning.grid.contents` identifies compiled code across programs.
-`distir.planning.graph.tied_ops` tells which ops with equal ids share their choice.
+`distir.planning.graph.tied_ops` finds the ops with equal ids that share their choice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Signatures:
     """
     Gives the same id to ops that have the same sharding rule: ops of one kind, with
     equal properties and types, whose operands come from equal constants. Layers repeat
-    their ops and an optimizer treats all parameters of one shape alike, so a program
+    their ops, and an optimizer treats all parameters of one shape alike, so a program
     has far fewer ids than ops.
 
     While an object of this class is in use, calls may be changed to call another
@@ -52,7 +52,7 @@ class Signatures:
         self._attributes: dict[int, tuple[Attribute, int]] = {}
 
     def rule(self, op: Operation) -> Rule:
-        """Returns the rule of `op`. Ops with the same id share one object."""
+        """Returns the sharding rule of `op`. Ops with the same id share one object."""
         kind = self.of(op)
         if kind not in self._rules:
             self._rules[kind] = rule_for(op)
@@ -116,7 +116,7 @@ class Signatures:
 
 def on_any_mesh(attribute: Attribute) -> Attribute:
     """
-    Returns a type without the name of its mesh. What an op does is the same on all
+    Returns a type without the name of its mesh, because an op does the same on all
     meshes with equal axes.
     """
     layout = layout_of(attribute)

@@ -48,9 +48,9 @@ def _shown(type_: Attribute) -> str:
 
 class DistributionVerifier:
     """
-    The type check of one distributed program. A program that passed can be checked
-    again for other sizes of its mesh axes by `is_right_on`, which checks only what the
-    sizes affect.
+    The type check of one distributed program. After a successful check, `is_right_on`
+    checks the program again for other sizes of its mesh axes, and covers only the facts
+    that these sizes affect.
     """
 
     def __init__(self, module: ModuleOp):
@@ -92,7 +92,7 @@ class DistributionVerifier:
     def is_right_on(self, known: Mapping[str, Mesh]) -> bool:
         """
         Whether a program that passed the check also passes with the meshes `known`,
-        which have other axis sizes. Only what depends on these sizes is checked.
+        which have other axis sizes. Covers only the facts that depend on these sizes.
         """
         self.meshes = known
         for type_ in self._right.values():
@@ -171,8 +171,8 @@ class DistributionVerifier:
 
     def _in_bucket(self, op: CollectiveOp, buckets: dict[Attribute, Operation]) -> None:
         """
-        Checks that an op stands next to the other ops of its bucket, and that they can
-        be communicated together. Raises DistIRError if not.
+        Checks that an op stands next to the other ops of its bucket, and that one
+        message can carry them all. Raises DistIRError if not.
         """
         op.check_bucket()
         number = op.attributes[BUCKET]
@@ -285,7 +285,8 @@ class DistributionVerifier:
     def _problem(self, op: Operation) -> str | None:
         """
         Returns the reason why the results do not have the layouts that the op's rule
-        derives from its operands' layouts, or None if they do.
+        derives from the layouts of the operands. Returns None if they have these
+        layouts.
         """
         mesh = mesh_of_op(op, self.meshes)
         if mesh is None:
@@ -323,8 +324,8 @@ class DistributionVerifier:
 
 def _made_problem(op: Operation, rule: Rule, mesh: Mesh) -> str | None:
     """
-    Returns the reason why an op that makes its results in any layout cannot make them in
-    theirs, or None if it can.
+    Returns the reason why an op that can make its results in any layout cannot make
+    them in the layouts of their types. Returns None if it can.
     """
     for i, (value, dims) in enumerate(zip(op.results, rule.results, strict=True)):
         layout = layout_of(value) or Layout(mesh.name)

@@ -11,7 +11,10 @@ from typing import Any
 
 
 class TimeIsOver(Exception):
-    """Raised if the time limit or an interruption comes before there is any answer."""
+    """
+    The error of a search that has no answer yet when its time is over or the user
+    interrupts it.
+    """
 
 
 SEARCHING = 0.9
@@ -22,10 +25,10 @@ The fraction of a time limit that is spent on the search. The rest is for the re
 
 class Clock:
     """
-    A clock that starts when it is created. As a context manager, in the main thread, it
-    also catches the first interruption (SIGINT): `stopped` becomes true, and the search
-    answers with its best result so far. A second interruption ends the program as
-    usual.
+    A clock that starts when it is created. As a context manager, in the main thread,
+    the clock also catches the first interruption (SIGINT): `stopped` becomes true, and
+    the search answers with its best result so far. A second interruption ends the
+    program as usual.
     """
 
     def __init__(self, limit: float | None = None):
@@ -49,22 +52,22 @@ class Clock:
 
     @property
     def stopped(self) -> bool:
-        """Whether the time is over or the user has interrupted."""
+        """Whether the time is over or the user has interrupted the search."""
         return self.interrupted or self.left <= 0
 
     def check(self) -> None:
         """
-        Raises TimeIsOver if the clock has stopped. It is called by work that is useless
-        unless it is finished.
+        Raises TimeIsOver if the clock has stopped. Work calls this if it is useless
+        unless finished.
         """
         if self.stopped:
             raise TimeIsOver
 
     def part(self, share: float, seconds: float = math.inf) -> Clock:
         """
-        Returns a clock for a part of the work. It stops after the fraction `share` of
-        the remaining time, after `seconds`, or when this clock stops, whichever is
-        first.
+        Returns a clock for a part of the work. The new clock stops after the fraction
+        `share` of the remaining time, after `seconds`, or when this clock stops,
+        whichever is first.
         """
         return _Part(self, min(self.left * share, seconds))
 
@@ -94,8 +97,8 @@ class _Part(Clock):
 
     def __enter__(self) -> Clock:
         """
-        Returns the clock. It does not catch interruptions, because the clock that it is
-        a part of does.
+        Returns the clock. It does not catch interruptions, because the clock for the
+        whole work catches them.
         """
         return self
 

@@ -2,16 +2,17 @@
 Finds bounds and choices for a graph by dual ascent, with sequential tree-reweighted
 message passing (TRW-S).
 
-Each edge sends its two nodes messages: for each alternative, the least cost at the
+Each edge sends messages to its two nodes: for each alternative, the least cost at the
 other end. Messages move costs between nodes and edges, while the total cost of every
 choice stays the same. The sum of the least costs of all nodes and edges is thus a lower
-bound, which rises with each pass over the nodes. A choice is read off by deciding the
-nodes in order, each for the alternative that is best given those before it. Bound and
+bound, which rises with each pass over the nodes. To read off a choice, the nodes are
+decided in order; each takes the best alternative given the nodes before it. Bound and
 choice are close to the optimum after some dozens of passes; a linear program of the
 same relaxation takes ten times as long. An alternative that costs more than the gap
-between the two is in no better choice.
+between bound and choice is in no better choice.
 
-If costs of nodes change, the messages of the last run are a good start for the next.
+If costs of nodes change, the messages of the last run are a good start for the next
+run.
 """
 
 from __future__ import annotations
@@ -69,9 +70,10 @@ with the cost matrices of their edges.
 @dataclass
 class _Fold:
     """
-    A node that was folded, that is, removed from the graph. `near` holds its neighbours
-    at that time, at most two, and `costs` its costs. `matrices` holds the cost matrices
-    of its edges to them; rows are the alternatives of the node.
+    A node that was folded, which means removed from the graph together with its costs.
+    `near` holds its neighbours at that time, at most two, and `costs` its costs.
+    `matrices` holds the cost matrices of its edges to these neighbours; rows are the
+    alternatives of the node.
     """
 
     node: int
@@ -111,10 +113,11 @@ class DualAscent:
         self, clock: Clock, gap: float = 0.0, step: float | None = None
     ) -> SolverResult:
         """
-        Returns a choice for all nodes of the core, and a bound. They are improved until
-        the relative gap `gap` is reached, the clock stops, or the bound rises by too
-        little in comparison with `step`. `step` is a fraction of the bound, by default
-        the gap. If no choice is possible, the bound is infinite.
+        Returns a choice for all nodes that were not folded (removed exactly), and a
+        bound. The run improves both until the relative gap `gap` is reached, the clock
+        stops, or the bound rises by too little in comparison with `step`. `step` is a
+        fraction of the bound, by default the gap. If no choice is possible, the bound
+        is infinite.
         """
         step = max(gap, LEAST_GAP) if step is None else step
         self._fold()
@@ -137,8 +140,8 @@ class DualAscent:
 
     def remaining(self, limit: float) -> CostGraph:
         """
-        Returns the core as a graph, without the alternatives that are in no choice of
-        cost `limit` or less.
+        Returns the graph of the nodes that were not folded (removed exactly), without
+        the alternatives that are in no choice of cost `limit` or less.
         """
         nodes, edges = self._parts()
         slack = {i: costs - costs.min() for i, costs in nodes.items()}
@@ -162,8 +165,8 @@ class DualAscent:
 
     def result(self, core: SolverResult) -> SolverResult:
         """
-        Returns the result `core`, found for the core, extended to the nodes that were
-        folded.
+        Extends `core`, a result for the nodes that were not folded, to the folded
+        nodes, and returns it.
         """
         if core.choice is None:
             return core
@@ -177,8 +180,8 @@ class DualAscent:
 
     def _fold(self) -> None:
         """
-        Folds the nodes outside the core and sets the costs and edges of the core
-        accordingly.
+        Folds nodes with few neighbours: removes them exactly, and sets the costs and
+        edges of the remaining nodes accordingly.
         """
         costs = dict(self.costs)
         near = {i: dict(around) for i, around in self.graph.near.items()}
@@ -215,7 +218,7 @@ class DualAscent:
     def _pass(self, senders: Sequence[_Sender]) -> None:
         """
         Sends messages from each node in turn to the nodes after it in the order. Each
-        of them gets an equal share of the node's costs.
+        edge to a later node gets an equal share of the node's costs.
         """
         messages, least = self.messages, np.minimum.reduce
         for node, share, targets in senders:
@@ -248,8 +251,8 @@ class DualAscent:
 
     def _parts(self) -> tuple[dict[int, Costs], dict[tuple[int, int], Costs]]:
         """
-        Returns costs of nodes and edges of the core that give every choice its original
-        total cost. It must follow a backward pass.
+        Returns costs of the remaining nodes and edges that give every choice its
+        original total cost. Call this after a backward pass.
         """
         nodes: dict[int, Costs] = {}
         edges: dict[tuple[int, int], Costs] = {}
@@ -295,8 +298,8 @@ class DualAscent:
 
 def _fold_order(near: dict[int, set[int]]) -> list[tuple[int, tuple[int, ...]]]:
     """
-    Returns the nodes that can be removed from a graph one after another because each
-    then has at most two neighbours. Each comes with these neighbours.
+    Returns the nodes that can be removed from a graph one after another, because each
+    then has at most two neighbours. Each node comes with these neighbours.
     """
     order: list[tuple[int, tuple[int, ...]]] = []
     queue = sorted(near, key=lambda i: (-len(near[i]), -i))

@@ -32,8 +32,8 @@ class EliminationOrder:
     An order of elimination, and its effort.
 
     - `order`: the nodes, in the order in which they are eliminated.
-    - `entries`: number of entries of all tables together; `largest`: of the largest
-      table.
+    - `entries`: number of entries of all tables together; `largest`: number of entries
+      of the largest table.
     - `work`: approximate number of additions and comparisons.
     """
 
@@ -48,9 +48,9 @@ def plan(
 ) -> EliminationOrder:
     """
     Returns a good order of elimination: the better of two greedy orders. The first
-    eliminates the node with the smallest table next. If it needs too much work, a
-    second order is tried, which eliminates the node that adds the fewest table entries
-    between neighbours next (weighted min-fill). An order is cut short as soon as its
+    order eliminates the node with the smallest table next. If it needs too much work, a
+    second order is tried; it next eliminates the node that adds the fewest table
+    entries between neighbours (weighted min-fill). An order is cut short as soon as its
     work exceeds `most`. Nodes in `kept` are not eliminated.
     """
     order = _greedy(graph, most, kept)
@@ -127,9 +127,10 @@ def _minimise(
     sizes: Mapping[int, Costs],
 ) -> tuple[Costs, np.ndarray]:
     """
-    Returns two tables over the choices of the nodes in `scope`: the least sum of
-    `costs` and `factors` over all alternatives of the eliminated node, and the first
-    alternative with this sum. The eliminated node is the first axis of each factor.
+    Eliminates a node. Returns two tables over the choices of the nodes in `scope`: the
+    least sum of `costs` and `factors` over all alternatives of the eliminated node, and
+    the first alternative with this sum. The eliminated node is the first axis of each
+    factor.
     """
     axis = {node: a for a, node in enumerate(scope)}
     shaped: list[Costs] = []
@@ -161,11 +162,11 @@ def _minimise(
 
 class Eliminated:
     """
-    A graph from which nodes are eliminated. Each remaining node has a score. It is the
-    size of the node's table or, with `is_fill`, twice the number of table entries that
-    eliminating the node adds between its neighbours. The second score is updated with
-    every changed edge, because computing it from scratch takes time quadratic in the
-    number of neighbours.
+    A graph from which nodes are eliminated. Each remaining node has a score: the size
+    of the node's table or, with `is_fill`, twice the number of table entries that
+    eliminating the node adds between its neighbours. The second kind of score is
+    updated with every changed edge, because computing it from scratch takes time
+    quadratic in the number of neighbours.
 
     - `near`: the neighbours of each node;
     - `sizes`: the number of alternatives of each node.

@@ -1,6 +1,6 @@
 """
 Finds a first choice quickly: decides one node after another, and after each decision
-removes the alternatives that it rules out.
+removes the alternatives that have become impossible.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ WEIGHTS = (0.0, 0.1, 1.0, 10.0, 1e3)
 
 def first_choice(graph: CostGraph) -> dict[int, int] | None:
     """
-    Returns a choice that fits into memory, or None if none of a few attempts finds one.
-    The first attempt considers costs only, and later ones weigh memory more and more.
-    After each decision, the alternatives that it rules out are removed.
+    Returns a choice that fits into memory, or None if a few attempts find none. The
+    first attempt considers costs only, and later attempts weigh memory more and more.
+    After each decision, the alternatives that it makes impossible are removed.
     """
     whole = max(abs(trivial_bound(graph)), 1.0)
     best: dict[int, int] | None = None
@@ -44,7 +44,8 @@ def first_choice(graph: CostGraph) -> dict[int, int] | None:
 def _dive(graph: CostGraph, weight: float) -> bool:
     """
     Decides all nodes of a graph. Returns whether the choice keeps the memory limit.
-    Raises NoAlternative if a node has no possible alternative left.
+    `weight` is the weight of memory compared with costs. Raises NoAlternative if a node
+    has no possible alternative left.
     """
     reductions = Reductions(graph)
     reductions.run()
@@ -67,9 +68,9 @@ def _dive(graph: CostGraph, weight: float) -> bool:
 
 def _price(graph: CostGraph, node: int, weight: float) -> Costs:
     """
-    Returns the price of each alternative of a node: its cost, the least cost of each
-    edge together with the neighbour there, and `weight` times the share of memory that
-    it occupies.
+    Returns the price of each alternative of a node. The price is the sum of its cost,
+    the least cost of each edge together with the neighbour there, and `weight` times
+    the share of memory that the alternative occupies.
     """
     price = graph.costs[node].copy()
     for j, matrix in graph.near[node].items():

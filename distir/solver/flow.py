@@ -1,5 +1,6 @@
 """
-Finds where a program's graph may be cut into segments (Rhino sections 4.3.1 and 4.3.2).
+Finds the places where a program's graph may be cut into segments (Rhino sections 4.3.1
+and 4.3.2).
 
 The *backbone* consists of the nodes on longest paths: if each node takes one unit of
 time, their earliest and latest times are equal. Backbone nodes with much computation
@@ -36,9 +37,9 @@ class Segments:
 
     def covering(self, problem: Problem) -> Segments:
         """
-        Returns the segments with all other nodes of `problem` added. Each of them joins
-        the first segment in which it has a neighbour, or the first segment if it has no
-        neighbour.
+        Returns the segments with all other nodes of `problem` added. Each added node
+        joins the first segment in which it has a neighbour, or the first segment if it
+        has no neighbour.
         """
         group = {i: g for g, nodes in enumerate(self.groups) for i in nodes}
         groups = [list(nodes) for nodes in self.groups]
@@ -168,7 +169,7 @@ def _levels(
     pivot n - 1 and ends before pivot n. A node that pivots depend on, directly or not,
     is in the segment that ends at the first of these pivots. Any other node is in the
     earliest segment that it reads from; values that do not depend on a pivot do not
-    count. If it reads from none, it is in the earliest segment that uses it.
+    count. A node that reads from no segment is in the earliest segment that uses it.
     """
     number = {pivot: n for n, pivot in enumerate(pivots)}
     needed: list[int | None] = [None] * len(

@@ -37,15 +37,15 @@ class Pieces:
 
     def chosen(self, table: npt.NDArray[np.integer]) -> Pieces:
         """
-        Returns the pieces for a node whose alternatives are replaced: alternative n of
-        the result is alternative `table[n]` of this node.
+        Returns the memory pieces for a node whose alternatives are replaced:
+        alternative n of the result is alternative `table[n]` of this node.
         """
         return Pieces(self.first, self.last, self.usage[:, table])
 
     def joined(self, other: Pieces | None) -> Pieces:
         """
-        Returns the pieces of both nodes together. `other` holds the pieces of a node
-        with the same alternatives, or is None if that node has no pieces.
+        Returns the memory pieces of two nodes together. `other` holds the pieces of a
+        node with the same alternatives, or is None if that node has no pieces.
         """
         if other is None:
             return self
@@ -56,8 +56,8 @@ class Pieces:
 
     def simplified(self) -> Pieces:
         """
-        Returns the pieces with equal intervals merged, and without pieces that occupy
-        nothing.
+        Returns the memory pieces with equal intervals merged, and without pieces that
+        occupy no bytes.
         """
         if len(self.first) == 1 and self.usage.any():
             return self
@@ -77,8 +77,8 @@ class Pieces:
 class Substitution:
     """
     The rule that gives the alternative of a removed node: `table`, indexed by the
-    alternatives of `nodes`. If a node was restricted, `nodes` is the node itself, and
-    `table` maps its new alternatives to the old ones.
+    alternatives of `nodes`. If a node was only restricted to fewer alternatives,
+    `nodes` is the node itself, and `table` maps its new alternatives to the old ones.
     """
 
     node: int
@@ -141,8 +141,8 @@ class CostGraph:
     def set_memory(self, memory: Memory) -> None:
         """
         Sets the memory limit and the pieces of all nodes. Memory is measured only at
-        the moments that can be the peak: just before an interval ends, if another began
-        since the last such moment.
+        moments that can be the peak: just before an interval ends, if another interval
+        began since the last such moment.
         """
         intervals = np.array(memory.intervals, np.int64).reshape(-1, 2)
         first, last, points = peak_points(intervals)
@@ -162,15 +162,15 @@ class CostGraph:
     @property
     def capacity(self) -> Costs:
         """
-        The number of bytes that may be occupied at each point, beyond those that every
-        choice occupies.
+        The number of bytes that may be occupied at each point, beyond the bytes that
+        every choice occupies.
         """
         return self.limit - np.cumsum(self.always)[:-1]
 
     def set_pieces(self, node: int, pieces: Pieces) -> None:
         """
-        Sets the memory that `node` needs under each of its alternatives. Bytes that it
-        needs whichever alternative is chosen are subtracted from the capacity.
+        Sets the memory that `node` needs under each of its alternatives. Bytes that the
+        node needs under all alternatives are subtracted from the capacity.
         """
         least = pieces.usage.min(axis=1)
         if least.any():
@@ -186,8 +186,8 @@ class CostGraph:
 
     def copy(self, *, memory: bool) -> CostGraph:
         """
-        Returns an independent copy of the graph without its steps. With `memory` it
-        keeps the memory limit.
+        Returns an independent copy of the graph without the record of its reductions.
+        With `memory`, the copy keeps the memory limit.
         """
         near = {i: dict(near) for i, near in self.near.items()}
         graph = CostGraph(dict(self.costs), near, constant=self.constant)
@@ -227,7 +227,8 @@ class CostGraph:
 
     def remove_node(self, node: int, step: Substitution) -> None:
         """
-        Removes a node and its edges. `step` records how its alternative is found later.
+        Removes a node and its edges. `step` is the rule that later gives the node's
+        alternative.
         """
         for j in self.near.pop(node):
             del self.near[j][node]
@@ -248,8 +249,8 @@ class CostGraph:
 
     def cost(self, choice: Mapping[int, int]) -> float:
         """
-        Returns the total cost for a choice of the remaining nodes, decisions so far
-        included.
+        Returns the total cost of a choice for the remaining nodes. The cost of earlier
+        decisions is included.
         """
         total = self.constant
         total += sum(float(c[choice[i]]) for i, c in self.costs.items())
@@ -257,8 +258,8 @@ class CostGraph:
 
     def load(self, choice: Mapping[int, int]) -> Costs:
         """
-        Returns the bytes that a choice occupies at each point, beyond those that every
-        choice occupies.
+        Returns the bytes that a choice occupies at each point, beyond the bytes that
+        every choice occupies.
         """
         return self.load_of(
             {i: pieces.usage[:, choice[i]] for i, pieces in self.pieces.items()}
@@ -266,8 +267,8 @@ class CostGraph:
 
     def load_of(self, usages: Mapping[int, Costs]) -> Costs:
         """
-        Returns the bytes that are occupied at each point. `usages` gives the bytes of
-        the pieces of each node.
+        Returns the bytes that are occupied at each point in time. `usages` gives the
+        bytes of the memory pieces of each node.
         """
         if not usages:
             return np.zeros(len(self.limit))
@@ -288,8 +289,8 @@ def peak_points(
     """
     Reduces the moments of intervals to points that are enough to find every peak of
     memory: all intervals that are live at the same moment are also live together at
-    some point. Returns two arrays and the number of points. The arrays give the first
-    point of each interval, and the point after its last one.
+    some point. Returns the first point of each interval, the point after the last one
+    of each interval, and the number of points.
     """
     live = intervals[:, 0] < intervals[:, 1]
     # Ends sort before beginnings at the same moment, as [start, end) excludes the end.

@@ -1,4 +1,4 @@
-"""The problem to be solved, and its solution."""
+"""An optimisation problem, and its solution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Memory:
     A limit on the memory that the chosen alternatives occupy at any moment.
 
     - `usages[i][a]`: the bytes that node i occupies under its alternative a.
-    - `intervals[i]`: the moments `[start, end)` during which node i occupies them.
+    - `intervals[i]`: the moments `[start, end)` during which node i occupies its bytes.
     - `limit`: the largest number of bytes that may be occupied at once.
     """
 
@@ -87,13 +87,13 @@ def relative_gap(objective: float, bound: float) -> float:
 @dataclass(frozen=True)
 class Solution:
     """
-    The best choice found, with a bound on how good any choice can be.
+    The best choice found, with a lower bound on the cost of any choice.
 
     - `choice`: one alternative per node.
     - `objective`: its cost; `bound`: no choice within the limit costs less.
     - `method`: the method that found it; `seconds`: the time that it took.
     - `by_segments`: the choice that segments found first, if the search continued from
-      it.
+      that choice.
     """
 
     choice: Sequence[int]

@@ -1,7 +1,7 @@
 """
 Exact reductions: the reduced graph has the same optimum, and is often empty.
 
-Nodes are taken from a worklist, those with the fewest neighbours first, and tried:
+Each node on a worklist, those with the fewest neighbours first, is reduced if possible:
 
 - alternatives with an infinite cost, or that some edge forbids with every alternative
   of the neighbour, are removed;
@@ -9,10 +9,10 @@ Nodes are taken from a worklist, those with the fewest neighbours first, and tri
   neighbours;
 - a node with at most two neighbours is folded: the cost of its best alternative, for
   each choice of the neighbours, becomes a cost or an edge of the neighbours;
-- an alternative is removed if another costs no more whatever the neighbours choose
-  (Goldstein);
-- a node whose alternative follows from that of a neighbour, because their edge allows
-  only one each time, is merged into the neighbour.
+- an alternative is removed if another one never costs more, for any choice of the
+  neighbours (Goldstein);
+- a node is merged into a neighbour if the neighbour's alternative determines its own,
+  because their edge allows only one alternative each time.
 
 Edges are normalised: costs that depend on one end only become costs of that end, and an
 edge without costs is removed.
@@ -40,8 +40,8 @@ from distir.solver.problem import Costs
 def forget_slack(graph: CostGraph) -> list[int]:
     """
     Removes points that cannot limit the choice: points whose capacity no choice can
-    exceed, and points whose capacity is exceeded only if that of another point is too.
-    Returns the nodes that occupy less afterwards.
+    exceed, and points whose capacity is exceeded only together with the capacity of
+    another point. Returns the nodes that occupy less afterwards.
     """
     if not len(graph.limit):
         return []
@@ -72,9 +72,9 @@ def forget_slack(graph: CostGraph) -> list[int]:
 
 def _extremes(graph: CostGraph) -> tuple[Costs, Table, Table]:
     """
-    Returns three arrays with an entry per point: the largest number of bytes that can
-    be occupied, the number of pieces that begin at the point, and the number of pieces
-    whose last point is the one before.
+    Returns three arrays with an entry per point in time: the largest number of bytes
+    that can be occupied, the number of memory pieces that begin at the point, and the
+    number of pieces that end at the point before.
     """
     points = len(graph.limit)
     change = np.zeros(points + 1)
@@ -90,17 +90,19 @@ def _extremes(graph: CostGraph) -> tuple[Costs, Table, Table]:
 
 def _between(events: Table, kept: Table) -> Table:
     """
-    Returns, for each kept point, the number of events after the previous kept point, up
-    to and including this point. `events` gives the number of events at each point.
+    Returns, for each kept point in time, the number of events after the previous kept
+    point, up to and including this point. `events` gives the number of events at each
+    point.
     """
     return np.diff(np.cumsum(events)[kept], prepend=0)
 
 
 def _strictest(capacity: Costs, begins: Table, ends: Table) -> npt.NDArray[np.bool_]:
     """
-    Returns a mask of the points to keep. A point is dropped if everything that is live
-    there is also live at a neighbouring point with no more capacity. When a point is
-    dropped, its two neighbours become neighbours of each other and are compared too.
+    Returns a mask of the points in time to keep. A point is dropped if all memory
+    pieces that are live there are also live at a neighbouring point with no more
+    capacity. When a point is dropped, its two neighbours become neighbours of each
+    other and are compared too.
     """
     stack: list[int] = []
     began: list[int] = []  # between a point on the stack and the one below it
@@ -135,7 +137,9 @@ FINITE = 1e200
 
 
 class NoAlternative(Exception):
-    """Raised when `node` has no possible alternative left; it ends the reductions."""
+    """
+    The error that a node has no possible alternative left. It ends the reductions.
+    """
 
     def __init__(self, node: int):
         self.node = node
@@ -144,7 +148,7 @@ class NoAlternative(Exception):
 def reduce(graph: CostGraph, clock: Clock | None = None) -> bool:
     """
     Reduces a graph in place until nothing more can be reduced or the clock stops.
-    Returns False if a node turns out to have no possible alternative, else True.
+    Returns False if a node has no possible alternative, else True.
     """
     try:
         Reductions(graph, clock).run()
@@ -236,9 +240,9 @@ class Reductions:
 
     def keep(self, i: int, mask: npt.NDArray[np.bool_]) -> bool:
         """
-        Restricts node `i` to the alternatives in `mask`. Returns True if that removes
-        none, so that further reductions of the node can be tried; otherwise the node is
-        put on the worklist. Raises NoAlternative if no alternative is left.
+        Restricts node `i` to the alternatives in `mask`. Returns True if no alternative
+        is removed, so that further reductions of the node can be tried; otherwise the
+        node is put on the worklist. Raises NoAlternative if no alternative is left.
         """
         if mask.all():
             return True
@@ -290,8 +294,8 @@ class Reductions:
     def dominate(self, i: int) -> bool:
         """
         Removes alternatives of node `i` that are dominated by another one, by
-        Goldstein's test. Returns whether any was removed. All pairs are compared, or
-        only pairs of near alternatives if there are too many.
+        Goldstein's test. Returns whether any was removed. Compares all pairs of
+        alternatives, or only pairs of near ones if there are too many.
         """
         graph = self.graph
         number = len(graph.costs[i])
@@ -314,8 +318,8 @@ class Reductions:
 
     def undominated(self, i: int, some: Table) -> npt.NDArray[np.bool_]:
         """
-        Returns which of the alternatives `some` of node `i` are not dominated by
-        another one of them. Of alternatives that dominate each other, the first stays.
+        Returns a mask of the alternatives `some` of node `i` that no other alternative
+        in `some` dominates. Of alternatives that dominate each other, the first stays.
         """
         graph = self.graph
         costs = graph.costs[i][some]
@@ -341,7 +345,10 @@ class Reductions:
     # Nodes with few neighbours --------------------------------------------------------
 
     def fold(self, i: int) -> None:
-        """Removes node `i`, which has no memory pieces and at most two neighbours."""
+        """
+        Removes node `i` and moves its cost to its neighbours. The node has at most two
+        neighbours, and the same memory under all alternatives.
+        """
         graph = self.graph
         costs = graph.costs[i]
         near = tuple(graph.near[i].items())
@@ -368,9 +375,9 @@ class Reductions:
 
     def restrict_leaf(self, i: int) -> None:
         """
-        For node `i`, which occupies memory and has one neighbour: under each
-        alternative of the neighbour, forbids the alternatives that cost and occupy at
-        least as much as another one.
+        Reduces node `i`, which occupies memory and has one neighbour. Under each
+        alternative of the neighbour, forbids the alternatives of node `i` that cost and
+        occupy at least as much as another one.
         """
         graph = self.graph
         ((j, matrix),) = graph.near[i].items()
@@ -413,9 +420,9 @@ class Reductions:
 
     def merge_into(self, i: int, j: int, table: Table) -> bool:
         """
-        Removes node `i`, whose alternative is `table[b]` if node `j` has alternative b.
-        Its edges move to node `j`. Returns whether this was done: nothing changes if
-        the edges of node `j` would become too large.
+        Removes node `i`. Its alternative is `table[b]` if node `j` has alternative b,
+        and its edges move to node `j`. Returns False and changes nothing if the edges
+        of node `j` would become too large, else True.
         """
         graph = self.graph
         number = len(table)

@@ -12,7 +12,8 @@ from distir.solver.graph import CostGraph
 
 class InfeasibleError(DistIRError):
     """
-    Raised if no choice is possible, or if no choice that fits into memory was found.
+    The error that no choice is possible, or that no choice that fits into memory was
+    found.
 
     - `nodes`: the nodes that cause this; under a memory limit, the nodes that are live
       at the peak of the smallest choice found, largest first.

@@ -2,13 +2,13 @@
 Dynamic programming over segments (Rhino's level O2, section 4.3.2): fast, but without a
 proof of optimality.
 
-Segments are decided one after another. Each is decided exactly, by elimination, for
-every combination of alternatives of the critical nodes at its end. Such a combination
-is a *history*, which records all choices so far. Edges from a segment to earlier nodes
-have the costs that a history gives. Edges to nodes that are still undecided count with
-their least cost. Because earlier segments did not know later ones, pairs of consecutive
-segments are then decided again, exactly, with all other nodes fixed, until nothing
-changes.
+Segments are decided one after another. Each segment is decided exactly, by elimination,
+for every combination of alternatives of the critical nodes at its end. Such a
+combination is a *history*, which records all choices so far. Edges from a segment to
+earlier nodes have the costs that a history gives. Edges to nodes that are still
+undecided count with their least cost. Earlier segments are decided without knowledge of
+later ones. Pairs of consecutive segments are therefore decided again, exactly, with all
+other nodes fixed, until nothing changes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Choices = npt.NDArray[np.int64]
 @dataclass
 class _Decided:
     """
-    The decisions so far.
+    The decisions so far. A history is a combination of alternatives of critical nodes.
 
     - `costs`: the cost of each history;
     - `choices[i]`: the alternative of node i in each history, for nodes with undecided
@@ -69,9 +69,9 @@ def solve_by_segments(
 ) -> SolverResult:
     """
     Returns a good choice for a graph, without regard to memory. The graph loses its
-    nodes. If no history can be continued, or segments are too large, the whole graph is
-    solved at once. In all other cases the bound of the result says nothing about other
-    choices.
+    nodes. If no segment-by-segment choice is possible, or segments are too large, the
+    whole graph is solved at once. In all other cases the bound of the result is no
+    bound for other choices.
     """
     if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
@@ -85,7 +85,7 @@ def solve_by_segments(
 def choose(graph: CostGraph, clock: Clock, segments: Segments) -> dict[int, int] | None:
     """
     Returns a good choice for a graph without regard to its memory limit. Returns None
-    if the clock stops or no history can be continued.
+    if the clock stops or no segment-by-segment choice is possible.
     """
     groups = [[i for i in group if i in graph.costs] for group in segments.groups]
     groups = [group for group in groups if group]
@@ -114,9 +114,9 @@ def _decide(
     clock: Clock,
 ) -> bool:
     """
-    Continues every history through a segment. Returns whether any could be continued.
-    `nodes` are the nodes of the segment, `waiting` the undecided nodes after it, and
-    `ends` its critical nodes.
+    Continues every history (the choices so far) through a segment. Returns whether any
+    history could be continued. `nodes` are the nodes of the segment, `waiting` the
+    undecided nodes after it, and `ends` its critical nodes.
     """
     part = _segment(graph, nodes, waiting, decided)
     while True:
@@ -160,8 +160,9 @@ def _segment(
     graph: CostGraph, nodes: Sequence[int], waiting: set[int], decided: _Decided
 ) -> CostGraph:
     """
-    Returns the graph of a segment, with one extra node that stands for the past. Its
-    alternatives are the histories, and its edges hold the costs that depend on them.
+    Returns the graph of a segment, with one extra node for the earlier segments. The
+    alternatives of this node are the histories (choices so far), and its edges hold the
+    costs that depend on them.
     """
     inside = set(nodes)
     costs = {i: graph.costs[i] for i in nodes}
@@ -187,8 +188,8 @@ def _segment(
 
 def _ahead(matrix: Costs, costs: Costs) -> Costs:
     """
-    Returns, for each alternative of a node, the cost that an undecided neighbour adds
-    at least: the least sum of the edge and of the neighbour's `costs`, minus the
+    Returns, for each alternative of a node, a lower bound of the cost that an undecided
+    neighbour adds: the least sum of the edge and of the neighbour's `costs`, minus the
     neighbour's least cost.
     """
     least = costs.min()
@@ -224,8 +225,8 @@ def _swept(
 ) -> None:
     """
     Decides pairs of consecutive segments again, with all other nodes fixed, until
-    nothing changes. After the first round, a pair is visited only if a node in or next
-    to it changed.
+    nothing changes. After the first round, a pair is visited only if a node in it or
+    next to it changed.
     """
     windows = [(*one, *next_) for one, next_ in pairwise(groups)]
     seen = [{*nodes, *(j for i in nodes for j in graph.near[i])} for nodes in windows]

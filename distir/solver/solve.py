@@ -57,8 +57,8 @@ PATIENCE = 1.0
 
 def solve(problem: Problem, **options: Any) -> Solution:
     """
-    Returns the solution that `solution_of` finds with the same options. Raises
-    InfeasibleError if there is no choice.
+    Solves a problem with `solution_of`, passes it `options`, and returns the solution.
+    Raises InfeasibleError if there is no choice.
     """
     found = solution_of(problem, **options)
     if isinstance(found, InfeasibleError):
@@ -175,8 +175,8 @@ class _Solving:
 
     def whole(self, choice: Mapping[int, int] | None) -> list[int] | None:
         """
-        Returns the alternatives of all nodes, computed from those of the remaining
-        nodes, or None if `choice` is None.
+        Returns the alternatives of all nodes, computed from the alternatives of the
+        remaining nodes, or None if `choice` is None.
         """
         if choice is None:
             return None
@@ -229,9 +229,9 @@ class _Solving:
 
     def segments_only(self, by_segments: Optimum) -> tuple[str, SolverResult]:
         """
-        Solves segment by segment. If the result does not fit into memory, memory is
-        given prices. At these prices, all segments are solved together if elimination
-        would be slow.
+        Solves segment by segment. If the result does not fit into memory, bytes of
+        memory get prices. At these prices, all segments are solved together if
+        elimination would be slow.
         """
         graph, clock = self.graph, self.clock
         choice = by_segments(graph.copy(memory=False), clock).choice
@@ -247,10 +247,10 @@ class _Solving:
         self, by_segments: Optimum, passes: Lagrangian, share: float = 1.0
     ) -> Lagrangian:
         """
-        Finds prices for memory, and returns the search that found them. It takes at
-        most the fraction `share` of the time limit. At given prices, segments of the
-        graph are decided one after another (`by_segments`). Unless elimination is
-        quick, `passes` first finds prices by dual ascent, which takes less time and
+        Finds prices for memory, and returns the search that found them. The search
+        takes at most the fraction `share` of the time limit. At given prices, segments
+        of the graph are decided one after another (`by_segments`). Unless elimination
+        is quick, `passes` first finds prices by dual ascent, which takes less time and
         gives a lower bound.
         """
         gap, clock = max(self.gap, SEGMENTS_GAP), self.clock.part(share)
@@ -264,7 +264,7 @@ class _Solving:
     def any_choice(self) -> Mapping[int, int] | None:
         """
         Returns a choice that fits into memory, for use if the methods found none, or
-        None. It is a good choice if quick rules find one, else any choice that fits.
+        None. Returns a good choice if quick rules find one, else any choice that fits.
         """
         graph, clock = self.graph, self.clock
         found = first_choice(graph)
@@ -285,9 +285,9 @@ class _Solving:
 
     def lagrangian(self) -> SolverResult:
         """
-        Runs the Lagrangian. If segments are given, it starts from their result. If it
-        finds no choice that fits into memory, it runs again from the choice with the
-        smallest peak.
+        Runs the Lagrangian, a search with prices for memory. If segments are given, it
+        starts from their result. If it finds no choice that fits into memory, it runs
+        again from the choice with the smallest peak.
         """
         graph, clock = self.graph, self.clock
         first = self.by_passes()
@@ -313,8 +313,8 @@ class _Solving:
     def order(self) -> EliminationOrder | None:
         """
         An order for the elimination of the nodes that are left after reductions without
-        the memory limit. It is cut short if its work exceeds `WORK`. None if some node
-        has no possible alternative.
+        the memory limit. The order is cut short if its work exceeds `WORK`. None if
+        some node has no possible alternative.
         """
         free = self.graph.copy(memory=False)
         return plan(free, WORK) if reduce(free) else None
@@ -327,14 +327,16 @@ class _Solving:
     @property
     def is_quick(self) -> bool:
         """
-        Whether elimination is fast enough to be repeated for many prices of memory.
+        Whether elimination is fast enough for many repetitions with different prices of
+        memory.
         """
         return self.order is None or self.order.work <= PASS_WORK
 
     def by_passes(self) -> Lagrangian:
         """
-        Returns the Lagrangian of the remaining nodes. For given multipliers it is
-        solved exactly if elimination is quick, else approximately by dual ascent.
+        Returns the search with prices for memory (Lagrangian) for the remaining nodes.
+        For given prices, the graph is solved exactly if elimination is quick, else
+        approximately by dual ascent.
         """
         graph, clock = self.graph, self.clock
         if self.is_quick:
@@ -446,9 +448,9 @@ def _silent(_: str) -> None:
 
 def settled(problem: Problem, objective: float, bound: float) -> float:
     """
-    Returns the bound without rounding errors. If all costs are integers, it is rounded
-    up to an integer. If it is as close to the objective as rounding errors are, it is
-    the objective.
+    Returns the bound without rounding errors. If all costs are integers, the bound is
+    rounded up to an integer. If the bound differs from the objective only by rounding
+    errors, the result is the objective.
     """
     slack = ROUNDING * abs(objective)
     if math.isfinite(bound) and all(
@@ -470,7 +472,7 @@ def forbid_largest(
     none is found in time. The rule relies on the fact that a few large tensors take
     most of the memory. It forbids the largest alternatives of the k nodes that can
     occupy the most, and solves the rest without a limit. The smallest k whose result
-    fits is used. `optimum` is the function that solves a graph, which loses its nodes.
+    fits is used. `optimum` is a function that solves a graph and removes its nodes.
     """
     sizes = {i: pieces.usage.max(axis=0) for i, pieces in graph.pieces.items()}
     largest = sorted(sizes, key=lambda i: (-float(sizes[i].max()), i))

@@ -31,9 +31,9 @@ def no_garbage_collection() -> Generator[None]:
 @contextlib.contextmanager
 def rare_garbage_collection() -> Generator[None]:
     """
-    Returns a context manager in which garbage is collected after `GARBAGE` new objects.
-    It is for work whose objects mostly live to its end, such as programs and imported
-    modules: to search them again and again would take a third of the time.
+    Returns a context manager in which garbage is collected only after `GARBAGE` new
+    objects. It is for work whose objects mostly live to its end, such as programs and
+    imported modules: searching them repeatedly would take a third of the time.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(GARBAGE, 20, 50)
@@ -46,8 +46,8 @@ def rare_garbage_collection() -> Generator[None]:
 @contextlib.contextmanager
 def lasting_imports() -> Generator[None]:
     """
-    Returns a context manager for imports of many modules, whose objects stay. They count
-    as old at its end, without a search for garbage.
+    Returns a context manager for imports of many modules, whose objects stay. At its
+    end the objects count as old, without a search for garbage.
     """
     with rare_garbage_collection():
         yield
@@ -77,8 +77,8 @@ def lasting_objects() -> Generator[None]:
 @contextlib.contextmanager
 def one_garbage_collection() -> Generator[None]:
     """
-    Returns a context manager for work that makes programs and drops them. Garbage is
-    collected at its end, among the objects that the work has made.
+    Returns a context manager for work that makes programs and drops them. At its end,
+    garbage is collected among the objects that the work has made.
     """
     with lasting_objects(), rare_garbage_collection():
         yield

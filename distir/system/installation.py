@@ -1,4 +1,4 @@
-"""What is installed on this machine: versions of packages, processors, GPUs."""
+"""The software and hardware of this machine: versions of packages, processors, GPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GPU_TOOL = "nvidia-smi"
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the installation and its state, in words."""
+    """A part of the installation, and a text on its state."""
 
     name: str
     state: str
@@ -37,8 +37,9 @@ class Part:
 @dataclass(frozen=True)
 class Installation:
     """
-    The parts of an installation. `steps` are sentences about what to do next. `works`
-    is whether all packages that every command needs are there, in versions that fit.
+    The parts of an installation. `steps` are sentences about the next steps for the
+    user. `works` is whether all packages that every command needs are there, in
+    versions that fit.
     """
 
     parts: Sequence[Part]
@@ -59,8 +60,8 @@ def _state(needed: Requirement, version: Callable[[str], str]) -> tuple[str, boo
 
 def _requirements() -> list[Requirement]:
     """
-    Returns what the package `distir` requires, with its extras. The list is empty if
-    the package is not installed: its folder alone is on the path.
+    Returns the requirements of the package `distir`, with its extras. The list is empty
+    if the package is not installed and only its folder is on the path.
     """
     try:
         texts = metadata.requires("distir") or []
@@ -70,7 +71,9 @@ def _requirements() -> list[Requirement]:
 
 
 def _is_of(requirement: Requirement, extra: str) -> bool:
-    """Whether a package is required with `extra`, or if it is empty, without extras."""
+    """
+    Whether a package is required with `extra` or, if `extra` is empty, without extras.
+    """
     marker = requirement.marker
     if marker is None:
         return not extra
@@ -80,8 +83,9 @@ def _is_of(requirement: Requirement, extra: str) -> bool:
 
 def gpus() -> list[str] | None:
     """
-    Returns the names of NVIDIA's GPUs with their memory, as the driver's own tool says.
-    Returns None if there is no driver or it does not answer within ten seconds.
+    Returns the names of NVIDIA's GPUs with their memory, as reported by the driver's
+    own tool. Returns None if there is no driver or the tool does not answer within ten
+    seconds.
     """
     tool = shutil.which(_GPU_TOOL)
     if tool is None:
@@ -103,8 +107,9 @@ def _gpu_state(found: list[str] | None) -> str:
 
 def examined(version: Callable[[str], str] = metadata.version) -> Installation:
     """
-    Looks at this machine. `version` returns the version of a package, or raises
-    PackageNotFoundError; it is the installed one by default.
+    Looks at this machine. `version` is a function that returns the version of a
+    package, or raises PackageNotFoundError; by default it returns the installed
+    version.
     """
     requirements = _requirements()
     parts = [

@@ -18,8 +18,8 @@ from typing import TextIO
 @contextmanager
 def errors_name(path: Path) -> Generator[None]:
     """
-    Returns a context manager that adds `path` to each OSError that names no file. An
-    example is the error of a full disk.
+    Returns a context manager that adds `path` to each OSError that names no file, such
+    as the error of a full disk.
     """
     try:
         yield
@@ -42,10 +42,10 @@ def is_replaceable(path: Path) -> bool:
 @contextmanager
 def replaced(path: str | Path) -> Generator[Path]:
     """
-    Returns a context manager that yields a temporary path, whose file replaces `path`
-    at the end. If the block raises, the old file at `path` stays. If `path` cannot be
-    replaced, such as a pipe or a file in a read-only folder, `path` itself is yielded.
-    Raises OSError that names `path`.
+    Returns a context manager that yields a temporary path. The file at this path
+    replaces `path` at the end. If the block raises, the old file at `path` stays. If
+    `path` cannot be replaced, such as a pipe or a file in a read-only folder, `path`
+    itself is yielded. Raises OSError that names `path`.
     """
     path = Path(path)
     target = path.resolve()  # a symbolic link stays a link
@@ -74,8 +74,8 @@ def replaced(path: str | Path) -> Generator[Path]:
 @contextmanager
 def replaced_file(path: str | Path) -> Generator[TextIO]:
     """
-    Returns a context manager that yields a text file, which replaces `path` at the end.
-    The file is open for writing. If the block raises, the old file at `path` stays.
+    Returns a context manager that yields a text file open for writing. The file
+    replaces `path` at the end. If the block raises, the old file at `path` stays.
     Raises OSError that names `path`.
     """
     with replaced(path) as partial, partial.open("w", encoding="utf-8") as stream:

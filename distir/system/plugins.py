@@ -18,10 +18,10 @@ The entry point of DistIR in pyproject.toml, for a copy of DistIR that is not in
 def installed_universe() -> Universe:
     """
     Returns the dialects, passes and targets of all packages that extend xDSL. These
-    packages have an entry point in the group `xdsl.universe`. The result is that of
-    `Universe.get_multiverse`, with DistIR added if it is not installed. Finding entry
-    points reads a file of each installed package, which takes longer than reading a
-    small program. The result is therefore kept until a folder of `sys.path` is added,
+    packages have an entry point in the group `xdsl.universe`. The result is the result
+    of `Universe.get_multiverse`, with DistIR added if it is not installed. Finding
+    entry points reads a file of each installed package, which takes longer than reading
+    a small program. The result is therefore kept until a folder of `sys.path` is added,
     removed or changed.
     """
     return _universe(tuple((folder, _changed_at(folder)) for folder in sys.path))

@@ -1,4 +1,4 @@
-"""A stdout that commands can go on with after its reader has gone."""
+"""A stdout that commands can still use after its reader has gone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _LastingOutput(TextIOWrapper):
             self._drop()
 
     def _drop(self) -> None:
-        """Sends what is left, and all later output, to the null device."""
+        """Sends the remaining output, and all later output, to the null device."""
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, self.fileno())
         os.close(nothing)
@@ -39,7 +39,7 @@ class _LastingOutput(TextIOWrapper):
 def lasting_output() -> Generator[None]:
     """
     Returns a context manager. While its block runs, output to a stdout without a reader
-    is dropped, instead of ending the command. It does nothing where stdout is no file of
+    is dropped, instead of ending the command. Nothing changes if stdout is no file of
     the process, as in notebooks.
     """
     before = sys.stdout

@@ -82,18 +82,18 @@ def check_op(
 ) -> OpReport:
     """
     Runs an op whole and under every split that its sharding rule allows on 2 and on 4
-    devices, and compares the results with its reference. Where the rule lets partial
-    sums, maxima or minima pass, operands with such partial values are tried too. The
+    devices, and compares the results with its reference. If the rule lets partial sums,
+    maxima or minima pass, operands with such partial values are tried too. The
     gradient, if the op has one, is compared with central differences of the reference.
     The decomposition, if there is one, and the PyTorch expression, if PyTorch is
     installed, are compared with the reference too.
 
     - `op`: an op of any dialect on tensors of known shapes, without layouts. Sizes that
       are multiples of 4 can be split in every way. Its operands may be arguments of a
-      block, results of constants, or anything else that has their types.
+      block, results of constants, or any other values of the same types.
     - `operands`: an array for each operand. By default, operands from constants have
-      the constants' values, and the others are random: floats are normally distributed,
-      and integers are 0 or 1.
+      the constants' values, and all other operands are random: floats are normally
+      distributed, and integers are 0 or 1.
     - `splits`: the largest number of splits that are tried on each mesh; None for all.
     - `seed`: the seed of random numbers.
 
@@ -169,8 +169,8 @@ def dtype_of(value: SSAValue) -> np.dtype[Any]:
 
 def _checked_rule(op: Operation) -> Rule:
     """
-    Returns the sharding rule of an op. Raises OpCheckError if it has none, or if the
-    factors of a dimension do not make up its size.
+    Returns the sharding rule of an op. Raises OpCheckError if the op has no rule, or if
+    the rule does not fit the number or the sizes of its operands and results.
     """
     function = sharding_rule.of(op)
     if function is None:

@@ -36,7 +36,9 @@ ELEMENTS = 24
 
 
 def as_program(block: Block, results: Sequence[SSAValue]) -> ModuleOp:
-    """Returns a module whose entry function has the body `block` and these results."""
+    """
+    Returns a module whose entry function has the body `block` and returns `results`.
+    """
     block.add_op(ReturnOp(*results))
     types = FunctionType.from_lists(
         [a.type for a in block.args], [v.type for v in results]
@@ -78,7 +80,7 @@ def central_differences(
     """
     Returns the derivatives of the scalar function `value` with respect to the elements
     of one operand, in the operand's shape. With `indices`, only these elements are
-    computed, and the others are 0.
+    computed, and all others are 0.
     """
     gradient = np.zeros_like(at[operand])
     for index in np.ndindex(*gradient.shape) if indices is None else indices:
@@ -146,7 +148,7 @@ def check_gradient(op: Operation, operands: Sequence[Array]) -> None:
 def _copy(op: Operation) -> tuple[Operation, Block]:
     """
     Returns a copy of an op in a block of its own. The copy is on 64-bit floats if the
-    op allows them. Constants stay constants, and the other operands are the block's
+    op allows them. Constants stay constants, and all other operands are the block's
     arguments.
     """
     wide = _in_64_bits(op)

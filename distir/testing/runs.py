@@ -65,9 +65,9 @@ def run_ops(
     interpreter: ReferenceInterpreter,
 ) -> list[Array]:
     """
-    Evaluates ops in order and returns the results of the last one. `values` holds the
-    values of the operands; the results are added to it. Raises OpCheckError if a result
-    does not have the type that the op declares.
+    Evaluates ops in order and returns the results of the last op. `values` holds the
+    values of the operands; the function adds the results to it. Raises OpCheckError if
+    a result does not have the type that the op declares.
     """
     results: list[Array] = []
     for op in ops:
@@ -100,8 +100,8 @@ def whole(op: Operation, operands: Sequence[Array]) -> SequentialOp:
 def check_parts(plain: SequentialOp, parts: Sequence[Operation]) -> None:
     """
     Runs `parts`, a list of ops that replaces `plain`, on the operands of `plain`.
-    Compares the results of the last op with those of `plain`. Raises OpCheckError if
-    they differ.
+    Raises OpCheckError if the results of the last op differ from the results of
+    `plain`.
     """
     values = dict(zip(plain.op.operands, plain.operands, strict=True))
     found = run_ops(parts, values, plain.interpreter)
@@ -128,7 +128,7 @@ def distributed(
     """
     Returns a copy of `op`, an op without layouts, and the block that holds the copy.
     The operands and results of the copy have the given layouts. Operands that come from
-    constants still do; the others are arguments of the block.
+    constants still do; all other operands are arguments of the block.
     """
     block = Block()
     values: list[SSAValue] = []
@@ -151,8 +151,8 @@ def distributed(
 
 def _laid_out(value: SSAValue, layout: Layout) -> Any:
     """
-    Returns the type of a value with the given layout. A type that is not a tensor is
-    returned as it is.
+    Returns the type of a value with the given layout. A type that is not a tensor type
+    is returned unchanged.
     """
     type_ = value.type
     return with_layout(type_, layout) if isinstance(type_, TensorType) else type_
@@ -183,9 +183,9 @@ def run_split(
 ) -> None:
     """
     Runs the op `plain` on all devices of the mesh `on`, and compares the results with
-    those on one device. `assignment` has the axes that split each factor. The operands
-    with the indices `partial_operands` hold partial values over the last axis, which
-    are reduced by `reduction`: `sum`, `max` or `min`.
+    the results on one device. `assignment` has the axes that split each factor. The
+    operands with the indices `partial_operands` hold partial values over the last axis,
+    which are reduced by `reduction`: `sum`, `max` or `min`.
 
     Raises OpCheckError if the rule derives another split from the layouts, or if
     results differ. The message names the layouts. Any other error gets a note that
@@ -243,8 +243,8 @@ def _shards(
     axis: str,
 ) -> list[list[Array]]:
     """
-    Returns, for each result, the parts that the devices of `on` compute. `pieces` holds
-    the partial values of operands over `axis`.
+    Returns, for each result of `op`, the parts that the devices of the mesh `on`
+    compute. `pieces` holds the partial values of operands over `axis`.
     """
     shards: list[list[Array]] = [[] for _ in plain.results]
     arguments = Block(arg_types=[local_type(v.type, {"m": on}) for v in op.operands])
@@ -289,7 +289,7 @@ def _users(values: Sequence[SSAValue]) -> set[Operation]:
 def _check_users(ops: Sequence[Operation], users: set[Operation]) -> None:
     """
     Raises OpCheckError unless the new `users` of an op's operands are among `ops`, the
-    local form. Others would stay in the lists of users, where passes find them.
+    local form. Any other user would stay in the lists of users, where passes find it.
     """
     left = users - {inner for op in ops for inner in op.walk()}
     if left:
@@ -330,7 +330,7 @@ def _compare_replicas(
 def compare(got: Array, expected: Array, what: object) -> None:
     """
     Raises OpCheckError if two arrays differ. Floats may differ by rounding, other
-    numbers not at all. The message begins with the text of `what`.
+    numbers must be equal. The message begins with the text of `what`.
     """
     if got.dtype == expected.dtype and np.array_equal(got, expected):
         return
@@ -359,8 +359,8 @@ def compare(got: Array, expected: Array, what: object) -> None:
 @dataclass(frozen=True)
 class _Setting:
     """
-    The mesh and the operands' layouts with which an op runs. Its text is slow to make,
-    and only errors need it.
+    The mesh and the operands' layouts with which an op runs. Its text is made only for
+    errors, because that is slow.
     """
 
     op: Operation

@@ -40,7 +40,7 @@ def shards_of(size: int, axis: str, parts: int) -> Iterator[Shard]:
 def can_split(rule: Rule, factor: int) -> bool:
     """
     Whether an op with this rule can split the factor without a decomposition. A factor
-    that only results have can be split only by ops without operands, such as constants.
+    that only results have can be split only in ops without operands, such as constants.
     """
     read = (f for dims in rule.operands for dim in dims for f in dim)
     return (
@@ -53,7 +53,7 @@ def can_split(rule: Rule, factor: int) -> bool:
 def assignments(rule: Rule, on: Mesh) -> Iterator[Assignment]:
     """
     Yields every legal split of at most two factors over the axes of `on`, which has one
-    axis or two. The first one splits nothing.
+    axis or two. The first assignment splits nothing.
     """
     factors = [f for f in range(len(rule.factors)) if can_split(rule, f)]
     yield {}

@@ -27,7 +27,10 @@ _SHARED = frozenset("?") | {f"{kind}{n}" for kind in "iu" for n in (1, 2, 4, 8)}
 
 
 class _OperandNames:
-    """The names of an op's operands in an expression, and the modules that it uses."""
+    """
+    The names of an op's operands in a PyTorch expression, and the modules that the
+    expression uses.
+    """
 
     def __init__(self, op: Operation):
         self._values = list(op.operands)
@@ -54,8 +57,8 @@ class _OperandNames:
 
 def can_run_torch(op: Operation, arrays: Sequence[Array]) -> bool:
     """
-    Whether the registered PyTorch expression of an op can be evaluated here: PyTorch
-    must be installed and have the element types.
+    Whether the registered PyTorch expression of an op can be evaluated on this machine:
+    PyTorch must be installed and have the element types of `arrays`.
     """
     return (
         torch_emitter.of(op) is not None

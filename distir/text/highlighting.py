@@ -1,7 +1,7 @@
 """
 The colours of `.mlir` text: a lexer for Pygments, which an entry point of the package
-names, and a grammar for editors that read TextMate's (`editors/vscode`). Both come from
-one table.
+names, and a grammar for editors that read TextMate grammars (`editors/vscode`). One
+table defines both.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class MlirLexer(RegexLexer):
 
 
 def textmate_grammar() -> dict[str, Any]:
-    """Returns the grammar for editors, as the JSON file in `editors/vscode` has it."""
+    """
+    Returns the grammar for editors, in the form of the JSON file in `editors/vscode`.
+    """
     return {
         "name": "MLIR",
         "scopeName": "source.mlir",

@@ -68,7 +68,8 @@ class OpText:
     @cached_property
     def form(self) -> OpForm:
         """
-        The op's text without names of values, types and callees, and without the scope.
+        The op's text without names of values, types and callees, and without the scope
+        (module path).
         """
         call = _CALL.match(self.key)
         start, end = (0, 0) if call is None else call.span(1)
@@ -84,7 +85,8 @@ class OpText:
 @dataclass(frozen=True)
 class OpForm:
     """
-    The text that ops share if they differ only in names of values, types and callees.
+    A text that several ops share. They differ only in names of values, types and
+    callees.
     """
 
     key: str
@@ -99,7 +101,7 @@ class OpForm:
 class KnownOp:
     """
     The facts that all ops with the same text share: everything except operands, results
-    and scope.
+    and scope (module path).
     """
 
     example: Operation
@@ -137,7 +139,7 @@ class KnownOp:
         self, before: OpForm, after: OpForm, types: Mapping[str, Attribute]
     ) -> KnownOp | None:
         """
-        Returns the facts about another op, from the facts about this op. This op's text
+        Derives the facts about another op from the facts about this op. This op's text
         has the form `before`, and the other op's text the form `after`; they differ
         only in names of types and callees. `types` maps the names of types to types.
         Returns None if the new facts are not certain without parsing.

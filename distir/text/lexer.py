@@ -55,7 +55,7 @@ class ProgramLexer(MLIRLexer):
     )
 
     def lex(self) -> MLIRToken:
-        """Returns the next token, and moves behind it."""
+        """Returns the next token, and moves to the position after it."""
         content = self.input.content
         match = _COMMON.match(content, self.pos)
         if match is None:

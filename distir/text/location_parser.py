@@ -15,7 +15,7 @@ _DEFINITION = re.compile(r"^(#[\w$.-]+)\s*=\s*(?=loc\()", re.MULTILINE)
 
 class LocationParser(NumberParser):
     """
-    xDSL's parser, with three forms of locations that it does not read:
+    xDSL's parser, extended by three forms of locations:
 
     - aliases that the text defines after their use, at its end;
     - ranges, `"model.py":2:35 to :38`, of which the start is kept;

@@ -53,8 +53,8 @@ class NumberParser(Parser):
         self,
     ) -> IntegerAttr[Any] | FloatAttr[Any] | None:
         """
-        Parses an integer or a float with its type. Returns None if the next token is
-        neither.
+        Parses an integer or a float with its type. Returns None if the next token is no
+        number.
         """
         start = self.pos
         digits = _HEXADECIMAL.match(self._current_token.span.input.content, start)
@@ -187,8 +187,8 @@ class NumberParser(Parser):
     def _bytes_of_string(self, text: str, type_: Any, count: int) -> bytes:
         """
         Returns the bytes of a constant of `count` elements that is written as a string
-        of hexadecimal digits. The string holds all elements, or the one that all are
-        equal to.
+        of hexadecimal digits. The string holds all elements, or a single element if all
+        are equal.
         """
         try:
             data = bytes.fromhex(text.removeprefix("0x"))

@@ -1,4 +1,4 @@
-"""Converts programs that older versions of DistIR wrote to today's form."""
+"""Converts programs that older versions of DistIR wrote to the current form."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PROPERTIES = ("group", "reduction", "dim", "run", "split_dim", "split_run", "ro
 
 def bring_up_to_date(module: ModuleOp) -> None:
     """
-    Replaces the collectives of one rank's program that have the name of the op in a
-    distributed program: `collective.all_reduce` with a `group`, and with types without
-    layouts, becomes `collective.rank.all_reduce`.
+    Renames collectives in the program of a single rank from an older version of DistIR:
+    `collective.all_reduce` with a `group`, and with types without layouts, becomes
+    `collective.rank.all_reduce`.
     """
     for op in list(module.walk()):
         if isinstance(op, InDistributedForm) and _is_of_one_rank(op):

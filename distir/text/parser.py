@@ -134,8 +134,8 @@ class ProgramParser(LocationParser):
 
     def parse_operation(self) -> Operation:
         """
-        Parses an op. If an op with the same text, apart from names, was read before,
-        that op is copied.
+        Parses an op. If the parser has read an op with the same text before, apart from
+        names, it copies that op.
         """
         start = self._current_token.span.start
         text = OpText.at(self._content, start)
@@ -190,12 +190,14 @@ class ProgramParser(LocationParser):
         return found
 
     def _before(self) -> str:
-        """Returns the last character before the next token, not counting spaces."""
+        """Returns the last character before the next token, without spaces."""
         start = self._current_token.span.start
         return self._content[max(0, start - 9) : start].rstrip()[-1:]
 
     def _advice(self, name: str) -> str:
-        """Returns advice for an op `name` that no dialect has."""
+        """
+        Returns advice for an error message about an op `name` that no dialect has.
+        """
         dialect = name.partition(".")[0]
         if self.ctx.get_optional_dialect(dialect) is not None:
             ops = [op.name for op in self.ctx.loaded_ops if op.name.startswith(dialect)]
@@ -211,7 +213,7 @@ class ProgramParser(LocationParser):
 
     def _renamed(self, text: OpText) -> KnownOp | None:
         """
-        Returns the facts about the op with text `text`, taken from a known op whose
+        Returns the facts about the op with text `text`, derived from a known op whose
         text differs only in names of types and callees. Returns None if there is no
         such op.
         """
@@ -252,8 +254,9 @@ class ProgramParser(LocationParser):
         context_msg: str = "",
     ) -> list[Any]:
         """
-        Parses a list, as xDSL does. The arguments of a function, which may be
-        thousands, are read without a token for each name, colon and comma.
+        Parses a list with the results and errors of xDSL's parser. The arguments of a
+        function, which may be thousands, are read without a token for each name, colon
+        and comma.
         """
         start = self.pos
         if start == self._arguments_start:
@@ -270,8 +273,9 @@ class ProgramParser(LocationParser):
         context_msg: str = "",
     ) -> list[Any] | None:
         """
-        Parses a list, as xDSL does. The results of a function are read as its arguments
-        are.
+        Parses a list with the results and errors of xDSL's parser. The results of a
+        function are read without a token for each type and comma. Returns None if there
+        is no list.
         """
         start = self.pos
         if start == self._results_start:
@@ -287,9 +291,9 @@ class ProgramParser(LocationParser):
         self, start: int
     ) -> list[tuple[TypeAttribute, dict[str, Attribute]]] | None:
         """
-        Returns the types of a function's results, with their attributes, whose text
-        begins at position `start`. Moves behind the closing parenthesis. Returns None if
-        some of the text can only be read by xDSL.
+        Returns the types and attributes of a function's results. Their text begins at
+        position `start`; moves behind the closing parenthesis. Returns None if only
+        xDSL can read some of the text.
         """
         found: list[tuple[TypeAttribute, dict[str, Attribute]]] = []
         content, end = self._content, start
@@ -302,7 +306,7 @@ class ProgramParser(LocationParser):
         return found
 
     def _type_in(self, match: re.Match[str], group: int) -> TypeAttribute:
-        """Returns the type that a group of a match is the text of."""
+        """Returns the type whose text is the group `group` of a match."""
         known = self._known_types.get(match.group(group))
         if known is not None:
             return known
@@ -311,8 +315,8 @@ class ProgramParser(LocationParser):
 
     def _attributes_in(self, match: re.Match[str], group: int) -> dict[str, Attribute]:
         """
-        Returns the attributes that a group of a match is the text of. If the group has
-        no text, there are none.
+        Returns the attributes whose text is the group `group` of a match. The result is
+        empty if the group has no text.
         """
         text = match.group(group)
         if text is None:
@@ -327,9 +331,9 @@ class ProgramParser(LocationParser):
         self, start: int
     ) -> list[tuple[LocationParser.Argument, dict[str, Attribute]]] | None:
         """
-        Returns the arguments of a function, with their attributes, whose text begins at
-        position `start`. Moves behind the closing parenthesis. Returns None if some of
-        the text can only be read by xDSL.
+        Returns the arguments of a function with their attributes. Their text begins at
+        position `start`; moves behind the closing parenthesis. Returns None if only
+        xDSL can read some of the text.
         """
         found: list[tuple[LocationParser.Argument, dict[str, Attribute]]] = []
         content, end = self._content, start

@@ -100,8 +100,9 @@ class ProgramPrinter(NumberPrinter):
         delimiter: str = ", ",
     ) -> None:
         """
-        Prints elements with delimiters between them. Calls of functions have hundreds
-        of operands, so that names of values and of types are joined and written at once.
+        Prints elements with delimiters between them. Names of values and of types are
+        joined and written at once, because calls of functions have hundreds of
+        operands.
         """
         elements: list[Any] = list(elems)
         texts: list[str] = []
@@ -116,7 +117,7 @@ class ProgramPrinter(NumberPrinter):
             super().print_list(elements, print_fn, delimiter)
 
     def print_attribute(self, attribute: Attribute) -> None:
-        """Prints an attribute. A type that has a name is printed as this name."""
+        """Prints an attribute. For a type that has a name, prints the name."""
         known = self._types.get(id(attribute))
         if known is not None:
             self._text.write(known[1])
@@ -128,7 +129,7 @@ class ProgramPrinter(NumberPrinter):
 
 def _types(module: ModuleOp) -> list[Attribute]:
     """
-    Returns the types of all values. A type is repeated for every place where it is
+    Returns the types of all values. A type occurs once for every place where it is
     printed.
     """
     found: list[Attribute] = []

@@ -1,1 +1,3 @@
-"""The command line: `distir`, with one file per command in `commands`, and `distir-opt`."""
+"""
+The command line: `distir`, with one file per command in `commands`, and `distir-opt`.
+"""

@@ -100,9 +100,10 @@ def plan_search(
     **follow: Callable[..., None] | None,
 ) -> GridSearch | AutoSearch:
     """
-    Returns the search that the arguments of `distir search` ask for, ready to run. With
-    `--auto` and a time limit, the search ends with `clock`. `follow` has functions that
-    a search with `--auto` calls while it runs. Raises DistIRError.
+    Returns the search that the arguments of `distir search` describe, ready to run.
+    With `--auto` and a time limit, `clock` ends the search. `follow` has functions that
+    a search with `--auto` calls while it runs. Raises DistIRError for options that
+    contradict each other.
     """
     from distir.planning.auto.auto import auto_search
     from distir.planning.grid.search import GridSearch
@@ -130,9 +131,9 @@ def search(
     files: PlanFiles,
 ) -> AutoSearch:
     """
-    Runs a search with `--auto` and returns it. It prints its progress and keeps the
-    best plan so far in `files`. If a time limit is given, the search ends with `clock`.
-    Raises DistIRError.
+    Runs a search with `--auto` and returns it. It prints its progress and writes the
+    best plan so far to `files`. With a time limit, `clock` ends the search. Raises
+    DistIRError if the search or a file fails.
     """
     from distir.hardware import load_cluster
     from distir.planning.auto.auto import AutoSearch
@@ -182,7 +183,7 @@ def search(
 @dataclass
 class PlanFiles:
     """
-    The output files of a search. They are written each time the search finds a better
+    The output files of a search. The search writes them each time it finds a better
     plan.
 
     - `sources`: the file of the program for each batch size;
@@ -203,8 +204,9 @@ class PlanFiles:
 
     def keep(self, search: AutoSearch) -> None:
         """
-        Writes the best plan so far, unless the files already hold it. A file that can
-        be written only once, such as a pipe, is skipped. Raises DistIRError.
+        Writes the best plan so far, unless the files already hold it. It skips a file
+        that can be written only once, such as a pipe. Raises DistIRError if a file
+        cannot be written.
         """
         best = search.best
         if best is None or best.plan == self._kept:
@@ -216,7 +218,10 @@ class PlanFiles:
         self._kept = best.plan
 
     def write(self, search: AutoSearch) -> None:
-        """Writes the final best plan of a search and reports it. Raises DistIRError."""
+        """
+        Writes the final best plan of a search and reports it. Raises DistIRError if a
+        file cannot be written.
+        """
         from distir.planning.annotations import read_notes
         from distir.planning.auto.results import chosen_plan
         from distir.tools.reports.reporting import note

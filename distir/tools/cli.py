@@ -76,14 +76,14 @@ class Command(Protocol):
 
 class _Parser(argparse.ArgumentParser):
     """
-    A parser that reports an error in one paragraph. The paragraph suggests a similar
-    argument and names the command whose help says more.
+    A parser that reports an error in one paragraph, with a suggestion of a similar
+    argument and the command that shows the help.
     """
 
     def parse_known_args(self, *args: Any, **named: Any) -> Any:
         """
-        Parses arguments. The parser of the innermost command reports unknown arguments.
-        Its help is the one that lists the arguments that exist.
+        Parses arguments. The parser of the innermost command reports unknown arguments,
+        because its help lists the existing arguments.
         """
         found, unknown = super().parse_known_args(*args, **named)
         if unknown and self._subparsers is None:

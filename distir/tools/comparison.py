@@ -35,9 +35,8 @@ class OutputDifference:
     """
     The largest difference between two programs in the output `name`. `absolute` is the
     difference. `relative` is the difference divided by the largest magnitude of the
-    output, or by 1 if that is larger. On request it is divided by the largest change of
-    a training step instead. `tolerance` is the largest relative difference that is
-    allowed.
+    output, or by 1 if that is larger; on request, by the largest change of a training
+    step instead. `tolerance` is the largest relative difference that is allowed.
     """
 
     name: str
@@ -142,8 +141,8 @@ def _outputs(module: ModuleOp) -> list[_Output]:
 
 def _repacked_results(module: ModuleOp) -> dict[int, Repacked]:
     """
-    Returns the results that update an argument which merges several tensors. The key is
-    the index of the result. The value describes how the tensors are merged.
+    Returns the results that update an argument with several merged tensors. The key is
+    the index of the result. The value describes the merging of the tensors.
     """
     from distir.program import Program
     from distir.program.repacking import repacked_arguments
@@ -162,9 +161,9 @@ def _paired(
     reference: ModuleOp, candidate: ModuleOp
 ) -> tuple[list[_Output], list[_Output]]:
     """
-    Returns the results of two programs in matching order. This is the order of the
-    programs. If the programs merge different tensors into arguments, the merged tensors
-    are listed one by one, and everything is sorted by name.
+    Returns the results of two programs in matching order, which is the order of the
+    programs. If the programs merge different tensors into arguments, it lists the
+    merged tensors one by one, and sorts all results by name.
     """
     ours, theirs = _outputs(reference), _outputs(candidate)
     packed = _repacked_results(reference), _repacked_results(candidate)
@@ -266,14 +265,14 @@ def compare(
     """
     Runs two programs on the same arguments, in this process, and compares their
     outputs. `paths` name the programs in messages. `values` has the arguments by name.
-    `tolerance` is the largest relative difference that is allowed. If it is None, the
-    default for the type of each output holds.
+    `tolerance` is the largest relative difference that is allowed; None stands for the
+    default of each output's type.
 
     `by_change` concerns outputs that are the next values of arguments. Their
-    differences are then relative to the largest change of any of them, because a small
-    training step hides errors of gradients. A unit in the last place is subtracted from
-    a difference if it is small compared with that change, as equal steps may round to
-    neighbouring values.
+    differences are then relative to the largest change of all these outputs, because a
+    small training step hides errors of gradients. If a unit in the last place is small
+    compared with that change, it is subtracted from a difference, because equal steps
+    may round to neighbouring values.
 
     Raises DistIRError if the programs have different results.
     """

@@ -31,8 +31,8 @@ class _Kept(StringIO):
 class DistIROptMain(xDSLOptMain):
     """
     The driver of `distir-opt FILE -p "pass1,pass2{option=1}"`.
-    `--pass-pipeline="builtin.module(...)"` works too, as in MLIR. Everything else is as
-    in `xdsl-opt`.
+    `--pass-pipeline="builtin.module(...)"` works too, as in MLIR. The other options are
+    those of `xdsl-opt`.
     """
 
     def prepare_output(self) -> IO[str]:
@@ -47,8 +47,8 @@ class DistIROptMain(xDSLOptMain):
 
     def run(self) -> None:
         """
-        Runs the passes and prints the result. An output file is replaced only when it
-        is complete.
+        Runs the passes and prints the result. An output file is replaced only after the
+        whole result has been written.
         """
         super().run()
         if self.args.output_file is not None:
@@ -120,8 +120,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _meant(message: str) -> str:
     """
-    Returns a suggestion that extends xDSL's message about an unknown pass. Returns an
-    empty text for other messages.
+    Returns a suggestion of a similar name, to add to xDSL's message about an unknown
+    pass. Returns an empty text for other messages.
     """
     _, unknown, names = message.partition("Unrecognized passes: ")
     if not unknown:

@@ -2,10 +2,9 @@
 Checks programs with several entries: compares each entry of two programs on the same
 arguments, and decode with prefill within one program.
 
-Decode is compared with prefill on prompts of different lengths. Prefill runs on each
-prompt without its last token, and decode on that token. Prefill also runs on the whole
-prompt. Both ways must give the same logits, even if the cache holds other numbers
-before.
+Prompts have different lengths. Prefill runs on each prompt without its last token, and
+then decode on this token. Prefill also runs on the whole prompt. Both ways must give
+the same logits, whatever numbers the cache holds before.
 """
 
 from __future__ import annotations
@@ -47,9 +46,10 @@ def compared(
     tolerance: float | None,
 ) -> list[OutputDifference]:
     """
-    Compares two programs with one or several entries on the same arguments: those in
-    `weights` and `given`, by name, and random values for the others. The other
-    parameters are those of `compare`. Raises DistIRError if the programs have different
+    Compares two programs with one or several entries on the same arguments. `weights`
+    and `given` have arguments by name; all other arguments are random, drawn from
+    `seed`. `paths` name the programs in messages, and `tolerance` is the largest
+    relative difference allowed. Raises DistIRError if the programs have different
     entries or results.
     """
     from distir.tools.arguments.program import whole_arguments
@@ -71,9 +71,10 @@ def compare_entries(
 ) -> list[OutputDifference]:
     """
     Compares two programs with the same entries, and decode with prefill in the second
-    program. `weights` and `given` have arguments by name; others are random. The other
-    parameters are those of `compare`. Raises DistIRError if the programs have different
-    entries or results.
+    program. `weights` and `given` have arguments by name; all other arguments are
+    random, drawn from `seed`. `paths` name the programs in messages, and `tolerance` is
+    the largest relative difference allowed. Raises DistIRError if the programs have
+    different entries or results.
     """
     names = [list(entry_points(module)) for module in programs]
     if names[0] != names[1]:
@@ -131,8 +132,9 @@ def _values(
 
 def _paging(module: ModuleOp) -> tuple[Argument, tuple[int, int, int]] | None:
     """
-    Returns the table of an entry's pages, with the numbers of pools, of pages of each
-    pool and of tokens of a page. Returns None if the cache has no pages.
+    Returns the argument of an entry that is the table of pages, with the numbers of
+    pools, of pages of each pool and of tokens of a page. Returns None if the cache has
+    no pages.
     """
     for argument in Program(module).arguments:
         numbers = argument.attributes.get(PAGES)
@@ -145,8 +147,7 @@ def _paging(module: ModuleOp) -> tuple[Argument, tuple[int, int, int]] | None:
 def _random_pages(module: ModuleOp, name: str, seed: int) -> npt.NDArray[Any]:
     """
     Returns a table of pages in which every page of a pool occurs once, in random order,
-    and -1 stands in places for which there are no pages. Sequences have equally many
-    pages, or one more.
+    and -1 fills the remaining places. Sequences have equally many pages, or one more.
     """
     found = _paging(module)
     assert found is not None and found[0].name == name
@@ -165,7 +166,7 @@ def _random_pages(module: ModuleOp, name: str, seed: int) -> npt.NDArray[Any]:
 
 def _full_pages(module: ModuleOp, length: int) -> int:
     """
-    Returns the number of tokens, at most `length`, for which each sequence has places.
+    Returns the number of tokens, at most `length`, for which every sequence has pages.
     """
     found = _paging(module)
     if found is None:
@@ -227,8 +228,8 @@ def _decode_after_prefill(
     tolerance: float | None,
 ) -> OutputDifference:
     """
-    Returns the difference between the logits of decode and those of prefill. Raises
-    DistIRError if prefill takes prompts of one token only.
+    Returns the difference between the logits of decode and the logits of prefill.
+    Raises DistIRError if prefill takes prompts of one token only.
     """
     prefill, decode = entries[PREFILL], entries[DECODE]
     values = _values(prefill, path, weights, given, seed)
@@ -265,8 +266,9 @@ def _last_of_prompts(
     counts: npt.NDArray[Any],
 ) -> _Logits:
     """
-    Returns the logits of the last tokens of prompts, which have `counts` tokens each:
-    those of prefill, and those of decode behind the prompts without their last tokens.
+    Returns the logits of the last tokens of prompts, computed in two ways: by prefill,
+    and by decode after a prefill of the prompts without their last tokens. `counts`
+    holds the numbers of tokens of the prompts.
     """
     (own, arguments), (inputs, inputs_of_decode) = values, fed
     prompts = own[inputs["tokens"]]
@@ -297,8 +299,9 @@ def _start_of_decoder(
 ) -> _Logits:
     """
     Returns the logits of the start token of an encoder-decoder, on prompts of different
-    lengths: those of prefill, and those of decode, which reads the keys and values of
-    the prompts from the cache of prefill and writes that of its own token anew.
+    lengths, computed in two ways: by prefill, and by decode. Decode reads the keys and
+    values of the prompts from the cache of prefill, and replaces the start token's keys
+    and values.
     """
     (own, arguments), (inputs, inputs_of_decode) = values, fed
     expected, caches = _run(entries[PREFILL], own)
@@ -315,7 +318,7 @@ def _start_of_decoder(
 
 
 def _run(module: ModuleOp, values: Values) -> tuple[npt.NDArray[Any], Values]:
-    """Returns the logits of an entry, and the content of the cache after it by name."""
+    """Runs an entry. Returns its logits, and the new content of the cache by name."""
     from distir.interpreters.reference import run_program
     from distir.tools.arguments.program import arguments_by_name
 

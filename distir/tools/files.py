@@ -48,7 +48,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 def read_program(path: Path) -> ModuleOp:
     """
     Reads and verifies a program. Its functions must be straight-line code. Raises
-    ParseError, VerifyException or DistIRError.
+    ParseError, VerifyException or DistIRError if the file is not such a program.
     """
     content = _text(path)
     parser = ProgramParser(new_context(), content, str(path))
@@ -96,8 +96,8 @@ def _text(path: Path) -> str:
 
 def text_of(content: bytes, path: Path) -> str:
     """
-    Returns the text of a program from `content`, the bytes of its file. `path` is the
-    file, for messages. Raises DistIRError if it cannot be a program.
+    Returns the text of a program from `content`, the bytes of its file. `path` names
+    the file in messages. Raises DistIRError if the bytes cannot be a program.
     """
     refuse_other_files(path)
     if not content.strip():
@@ -116,7 +116,7 @@ def text_of(content: bytes, path: Path) -> str:
 def refuse_other_files(path: Path) -> None:
     """
     Raises DistIRError if the suffix of `path` shows that the file is not a program. The
-    message says what the file is and how it can be used.
+    message names the kind of the file and a command that can read it.
     """
     if path.suffix in _OTHER_FILES:
         raise DistIRError(
@@ -134,9 +134,11 @@ def write_program(
     """
     Writes a module as text to `path`, with aliases for repeated types. The old file
     stays until the new one is complete. If the module was read from `source`, its
-    weights are made available beside `path`. With `locations`, or if the file that the
-    module was read from has them, the text has the lines of the source that ops came from
-    (`loc(...)`). Returns the path of the weights if they were linked or copied, else None.
+    weights are made available beside `path`.
+
+    With `locations`, or if the file `source` has them, the text names the line of the
+    source that each op came from (`loc(...)`). Returns the path of the weights if they
+    were linked or copied, else None.
     """
     with (
         nullcontext()
@@ -156,7 +158,7 @@ def named_pass(name: str) -> ModulePass:
 
 
 def apply_passes(module: ModuleOp, *passes: ModulePass) -> None:
-    """Runs passes in order and verifies the module after each."""
+    """Runs passes in order and verifies the module after each pass."""
     context = new_context()
     for module_pass in passes:
         module_pass.apply(context, module)
@@ -165,19 +167,19 @@ def apply_passes(module: ModuleOp, *passes: ModulePass) -> None:
 
 def verify(module: ModuleOp) -> None:
     """
-    Verifies a module, but verifies ops that are alike only once. Raises VerifyException
-    if one of them is invalid.
+    Verifies a module. Among equal ops it verifies only one, to save time. Raises
+    VerifyException if an op is invalid.
     """
     _Verifier().verify(module)
 
 
 class _Verifier:
     """
-    Verifies ops, but only one of several that are alike. This holds for calls, sends,
-    collectives, ops of training steps and ONNX ops. Their verification depends only on
-    their attributes and types. For ONNX ops it depends on the types without layouts,
-    and also on constant operands. Collectives of a bucket are also compared with the
-    ops before them.
+    Verifies ops, but only one of several equal ops. Calls, sends, collectives, ops of
+    training steps and ONNX ops count as equal if their attributes and types are equal,
+    because their verification depends on nothing else. ONNX ops are compared without
+    layouts, but with their constant operands. Collectives of a bucket are also compared
+    with the ops before them.
     """
 
     def __init__(self) -> None:
@@ -207,8 +209,8 @@ class _Verifier:
 
     def _content(self, op: Operation) -> object | None:
         """
-        Returns a key that is equal for ops that are alike. Returns None for kinds of
-        ops that must each be verified.
+        Returns a key that two equal ops have in common. Returns None for kinds of ops
+        that must each be verified.
         """
         if not isinstance(op, OnnxOp | CallOp | SendOp) and not op.name.startswith(
             "train."
@@ -284,8 +286,7 @@ def program_weights(module: ModuleOp, path: Path) -> Arrays:
     """
     Returns the weights of the module that was read from `path`, by name. Returns an
     empty mapping if the module names no weights. Raises DistIRError if a weight belongs
-    to no argument. Such a weight would not be used, and the argument that it was meant
-    for would get random values.
+    to no argument, because the argument that it was meant for would get random values.
     """
     file = weights_file(module, path)
     if file is None:

@@ -51,9 +51,9 @@ def verify_schedule(
     before: ModuleOp, after: ModuleOp, is_cast: bool, arguments: argparse.Namespace
 ) -> None:
     """
-    Verifies that the program `after` a schedule computes the same as the one `before`.
-    It prints tables of the results. `is_cast` tells whether the schedule casts to 16
-    bits. Raises DistIRError if the programs differ.
+    Verifies that a schedule keeps the results of a program, and prints tables. `before`
+    is the program without the schedule, and `after` with it. `is_cast` tells whether
+    the schedule casts to 16 bits. Raises DistIRError if the programs differ.
     """
     from distir.tools.files import program_weights
 
@@ -76,7 +76,9 @@ def checked_schedule(
     weights: Callable[[ModuleOp], Arrays],
 ) -> ScheduleCheck:
     """
-    Verifies that the program `after` a schedule computes the same as the one `before`.
+    Verifies that a schedule keeps the results of a program, and returns the
+    differences. `before` is the program without the schedule, and `after` with it.
+
     Each kernel is compared with its reference implementation. Then the two programs are
     compared on random inputs. With `--training` in the arguments, training steps of the
     two programs are compared by their losses and updated parameters. `is_cast` tells
@@ -147,8 +149,8 @@ def _verified_program(
     kernels: Sequence[VerifiedKernel],
 ) -> ScheduleCheck:
     """
-    Compares two whole programs, or training steps of them. Raises DistIRError if they
-    differ.
+    Compares the whole programs `before` and `after` a schedule, or training steps of
+    these. Raises DistIRError if their results differ.
     """
     from distir.errors import DistIRError
     from distir.tools.arguments.program import whole_arguments
@@ -186,10 +188,9 @@ def _large_parameters(
     module: ModuleOp, weights: Arrays, values: Arrays
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Returns random values for parameters without weights, scaled for a comparison. They
-    are large enough that the outputs of layers have about the size of their inputs.
-    With the small values that training starts from, later layers and gradients would
-    hardly influence the results.
+    Returns random values for parameters without weights, so large that the outputs of
+    layers have about the size of their inputs. With the small values of a new training,
+    later layers and gradients would hardly influence the compared results.
     """
     from distir.program import Program
 

@@ -53,8 +53,8 @@ def planned_service(
     note: Callable[[str], None],
 ) -> PlannedService:
     """
-    Finds the best plan for a service with the decoder in `module`, which messages call
-    `name`. `note` is called with remarks for the user. Raises DistIRError if the
+    Finds the best plan for a service with the decoder in `module`, called `name` in
+    messages. `note` is called with remarks for the user. Raises DistIRError if the
     program is no decoder, if requests are too long for it, or if no replica can serve
     them.
     """
@@ -131,8 +131,8 @@ def _profiles(
 ) -> tuple[str, ...]:
     """
     Returns the profiles `given` by the user. Without them, returns the profiles for
-    inference engines on the cluster's kinds of devices; if one of these does not exist,
-    those that the cluster names, with a remark to `note`.
+    inference engines on the cluster's kinds of devices. If one of these does not exist,
+    returns the profiles that the cluster names, with a remark to `note`.
     """
     if given:
         return ProfileChoice.of(given, cluster).names

@@ -117,8 +117,8 @@ def check_tuning_arguments(arguments: argparse.Namespace) -> None:
 class TunedSchedule:
     """
     A finished tuning run that found a best point. `tuner` has all results. `programs`
-    makes the program of a point. `interrupted` tells whether the user interrupted the
-    run.
+    is the source of the program of a point. `interrupted` tells whether the user
+    interrupted the run.
     """
 
     tuner: Tuner
@@ -198,7 +198,8 @@ def tune(
 
 def report_tuning(tuned: TunedSchedule, arguments: argparse.Namespace) -> None:
     """
-    Prints the best points of a tuning run, and the commands that make the best program.
+    Prints the best points of a tuning run, and the commands that produce the best
+    program.
     """
     from distir.tools.reports.reporting import note
 
@@ -272,7 +273,7 @@ def _report(tuner: Tuner, top: int) -> None:
 
 
 def _report_runs(tuner: Tuner) -> None:
-    """Prints the measured throughput of points next to the predicted one."""
+    """Prints the measured throughput of points beside the predicted throughput."""
     from distir.planning.plans.rank_correlation import rank_correlation
     from distir.planning.plans.result import Simulated
     from distir.tools.reports.reporting import table
@@ -306,7 +307,7 @@ def _report_runs(tuner: Tuner) -> None:
 
 
 def _how(best: Point, arguments: argparse.Namespace) -> str:
-    """Returns the commands that make the program of the point `best`."""
+    """Returns the commands that produce the program of the point `best`."""
     sets = " ".join(f"--set {setting}" for setting in best.settings)
     given = " ".join(written_options(best.plan.options(), always="dtpk"))
     schedule = f"`distir schedule {sets}`" if sets else "`distir schedule`"

@@ -1,7 +1,7 @@
 """
-Trainers of other libraries for parallel modules: `Accelerator` (Accelerate), `Trainer` and
-`TrainerMixin` (transformers), and `DistIRStrategy` (Lightning). A library is imported when its
-class is first used.
+Trainers of other libraries for parallel modules: `Accelerator` (Accelerate), `Trainer`
+and `TrainerMixin` (transformers), and `DistIRStrategy` (Lightning). The first use of a
+class imports its library.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class Accelerator(accelerate.Accelerator):
 
     A parallel module communicates by itself, and `prepare` does not wrap it. A prepared
     loader gives each rank its part of the batch: ranks that differ in d get different
-    samples, ranks that differ only in t or p the same samples. The batch size of the
-    loader is that of one part. Losses equal those of one process with a batch that is
+    samples, ranks that differ only in t or p the same samples. The loader's batch size
+    is the size of one part. Losses equal the losses of one process with a batch that is
     `data_ranks` times as large; this holds for the last batch too. `gather`,
     `gather_for_metrics` and `reduce` count each part once. `clip_grad_norm_` uses the
     norm over all ranks. `save_state` writes a checkpoint in parts, and `load_state`
@@ -133,8 +133,8 @@ class Accelerator(accelerate.Accelerator):
     ) -> DataLoader[Any]:
         """
         Returns a loader of this rank's parts of the batches. The batch size of
-        `data_loader` is that of one part. Raises DistIRError for `split_batches=True`
-        or `dispatch_batches=True`.
+        `data_loader` is the size of one part. Raises DistIRError for
+        `split_batches=True` or `dispatch_batches=True`.
         """
         if getattr(data_loader, "_is_accelerate_prepared", False):
             return super().prepare_data_loader(data_loader)
@@ -175,7 +175,7 @@ class Accelerator(accelerate.Accelerator):
     def prepare_scheduler(self, scheduler: Any) -> Any:
         """
         Returns a scheduler that makes one step per part of the batch at each step of
-        the optimizer. Accelerate's own makes one per process.
+        the optimizer. (Accelerate's own scheduler makes one step per process.)
         """
         if getattr(scheduler, "_is_accelerate_prepared", False):
             return super().prepare_scheduler(scheduler)
@@ -201,7 +201,7 @@ class Accelerator(accelerate.Accelerator):
     ) -> torch.Tensor:
         """
         Scales the gradients of `parameters` so that their norm over all ranks is at
-        most `max_norm`, and returns the norm before.
+        most `max_norm`. Returns the norm before the scaling.
         """
         given = [parameters] if isinstance(parameters, torch.Tensor) else parameters
         return self._parallel[0].clip_grad_norm_(max_norm, norm_type, given)
@@ -209,7 +209,8 @@ class Accelerator(accelerate.Accelerator):
     def gather(self, tensor: Any) -> Any:
         """
         Returns `tensor`, a tensor or a structure of tensors, with the rows of all parts
-        of the batch in place of this rank's. Each part counts once.
+        of the batch, while the argument has only the rows of this rank's part. Each
+        part counts once.
         """
         place = self._place()
         return tree_map_only(
@@ -220,7 +221,8 @@ class Accelerator(accelerate.Accelerator):
         self, input_data: Any, use_gather_object: bool = False
     ) -> Any:
         """
-        Returns the rows, or the objects, of all parts of the batch, each part once.
+        Returns the rows, or the objects, of all parts of the batch. Each part counts
+        once.
         """
         leaves = tree_leaves(input_data)
         if not use_gather_object and all(isinstance(x, torch.Tensor) for x in leaves):
@@ -253,8 +255,9 @@ class Accelerator(accelerate.Accelerator):
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
         """
-        Returns the state dictionary of `model`. That of a parallel module has whole
-        tensors and is complete on rank 0 only. Every rank must call this.
+        Returns the state dictionary of `model`. For a parallel module, the dictionary
+        has whole tensors and is complete on rank 0 only. Every rank must call this
+        method.
         """
         if isinstance(model, ParallelModule):
             return model.whole_state_dict()
@@ -285,7 +288,7 @@ class Accelerator(accelerate.Accelerator):
     ) -> None:
         """
         Reads the state that `save_state` wrote to `input_dir`. The modules may have
-        another plan than when it was written. Raises DistIRError without `input_dir`.
+        another plan than at that time. Raises DistIRError without `input_dir`.
         """
         if input_dir is None:
             raise DistIRError(
@@ -301,8 +304,8 @@ class Accelerator(accelerate.Accelerator):
 class _Apart:
     """
     A context in which `accelerator` has no modules and optimizers, so that Accelerate
-    does not write or read them as whole tensors. `with` returns the modules and the
-    optimizers.
+    does not write or read them as whole tensors. Entering the context returns the
+    modules and the optimizers.
     """
 
     def __init__(self, accelerator: Accelerator):

@@ -1,5 +1,5 @@
 """
-Divides global batches among ranks, and collects the objects that ranks computed for
+Divides global batches among ranks, and collects the objects that ranks compute for
 their parts. Ranks that differ in d have different parts; ranks that differ only in t or
 p have the same part.
 """
@@ -39,7 +39,7 @@ class Place:
     def of(modules: Iterable[nn.Module], who: str) -> Place:
         """
         Returns the place of this rank in the batches of the parallel modules among
-        `modules`. `who` is the class that needs it, for messages. Raises DistIRError if
+        `modules`. `who` is the class that messages name. Raises DistIRError if
         `modules` has no parallel module, or parallel modules with different places.
         """
         found = {
@@ -70,8 +70,8 @@ class PartOfBatches(BatchSampler):
     at most one sample, and may be empty. If `batches` has `drop_last`, an incomplete
     global batch is dropped.
 
-    A `RandomSampler` without a generator gets its seed from rank 0, which draws it as
-    PyTorch does. The order is thus that of one process.
+    A `RandomSampler` without a generator gets its seed from rank 0, which draws the
+    seed as PyTorch does. The order of samples is thus the same as in one process.
     """
 
     def __init__(self, batches: Any, place: Place):
@@ -96,8 +96,8 @@ class PartOfBatches(BatchSampler):
 
     def set_epoch(self, epoch: int) -> None:
         """
-        Passes `epoch`, the number of the epoch, on to the wrapped batch sampler, if
-        that has a `set_epoch`.
+        Passes the number `epoch` to the wrapped batch sampler, if it has a method
+        `set_epoch`.
         """
         if hasattr(self.batch_sampler, "set_epoch"):
             self.batch_sampler.set_epoch(epoch)
@@ -129,7 +129,7 @@ class PartOfStream(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """
-        Passes `epoch`, the number of the epoch, on to the stream, if that has a
+        Passes the number `epoch` to the stream of samples, if it has a method
         `set_epoch`.
         """
         if hasattr(self._stream, "set_epoch"):
@@ -138,8 +138,8 @@ class PartOfStream(IterableDataset[Any]):
 
 class _Rowless(list[Any]):
     """
-    A list with one sample, which stands for a part without samples. Only the shapes and
-    types of the sample are used.
+    A list with one sample, which stands for an empty part. Only the shapes and types of
+    the sample are used.
     """
 
 
@@ -166,8 +166,8 @@ def _own(parts: Sequence[list[Any]], place: Place) -> list[Any]:
 def _one_order(sampler: Any) -> Generator[None]:
     """
     Returns a context manager in which `sampler` draws the same random order on every
-    rank: that of rank 0, which is PyTorch's order on one process. Samplers that draw no
-    order are left alone. Every rank must enter it.
+    rank: the order of rank 0, which is PyTorch's order on one process. It does not
+    change samplers that draw no order. Every rank must enter it.
     """
     if not isinstance(sampler, RandomSampler):
         yield
@@ -199,8 +199,8 @@ def _of_rank_0(value: int) -> int:
 class Collate:
     """
     Makes a batch from the samples of a part with the function `collate`. For an empty
-    part, it collates one sample of `dataset` and removes the rows: the tensors then
-    have the right types, and the right shapes but for 0 rows.
+    part, it collates one sample of `dataset` and removes the row: the tensors then have
+    0 rows, and otherwise the right types and shapes.
     """
 
     collate: Any
@@ -216,9 +216,9 @@ class Collate:
 def loader_of_part(loader: DataLoader[Any], place: Place, who: str) -> DataLoader[Any]:
     """
     Returns a loader of this rank's parts of the batches. The batch size of `loader` is
-    that of one part. Raises DistIRError if `loader` has no batches, or has a sampler
-    that already divides the samples over ranks. `who` is the class that asks, for
-    messages.
+    the size of one part. Raises DistIRError if `loader` has no batches, or has a
+    sampler that already divides the samples over ranks. `who` is the class that
+    messages name.
     """
     given = {
         name: getattr(loader, name)
@@ -271,7 +271,7 @@ _NO_BATCHES = (
 def objects_of_all(own: Any, place: Place) -> list[Any]:
     """
     Returns one object per part, in the order of the parts, given this rank's object
-    `own`. Every rank must call this.
+    `own`. Every rank must call this function.
     """
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, (place.rank, own))

@@ -1,6 +1,6 @@
 """
 Checkpoints of a training: a folder of PyTorch's distributed checkpoints. Each rank
-writes and reads its own parts; the plan may change in between.
+writes and reads its own parts. A checkpoint can be read under another plan.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def save_states(
     """
     Writes the parameters and buffers of `models`, and the states of their `optimizers`,
     to `folder`. Each optimizer must update parameters of one module only. Every rank
-    must call this.
+    must call this function.
     """
     content: dict[str, Any] = {}
     for index, model in enumerate(models):
@@ -52,7 +52,8 @@ def save_states(
 def load_values(folder: str | Path, models: Sequence[nn.Module], who: str) -> None:
     """
     Reads the parameters and buffers of `models` from a folder that `save_states` wrote.
-    Every rank must call this. Raises DistIRError if `folder` holds no such checkpoint.
+    Every rank must call this function. Raises DistIRError if `folder` holds no such
+    checkpoint.
     """
     _check(folder, who)
     content: dict[str, Any] = {
@@ -72,7 +73,7 @@ def load_states(
 ) -> None:
     """
     Reads the states of `optimizers` from a folder that `save_states` wrote. Every rank
-    must call this. Raises DistIRError if `folder` holds no such checkpoint.
+    must call this function. Raises DistIRError if `folder` holds no such checkpoint.
     """
     _check(folder, who)
     content: dict[str, Any] = {
@@ -98,8 +99,8 @@ def _states(
 
 def _owner(models: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> nn.Module:
     """
-    Returns the module whose parameters `optimizer` updates. Raises DistIRError if they
-    are not all of one module.
+    Returns the module whose parameters `optimizer` updates. Raises DistIRError if these
+    parameters belong to several modules.
     """
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for model in models:

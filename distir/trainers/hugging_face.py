@@ -47,11 +47,11 @@ Training arguments that have no effect on a program, each with an option that ha
 class TrainerMixin:
     """
     Makes a trainer of transformers train a parallel module. `Trainer` is `class
-    Trainer(TrainerMixin, transformers.Trainer)`; a class derived from transformers'
-    trainer is adapted in the same way.
+    Trainer(TrainerMixin, transformers.Trainer)`; use the mixin in the same way for a
+    class derived from transformers' trainer.
 
     The forward of the parallelized module must return its loss, as models of
-    transformers do with labels (`loss=None` of `parallelize`). Losses are those of the
+    transformers do with labels (`loss=None` of `parallelize`). Losses concern the
     global batch, which has `per_device_train_batch_size` samples for each of the
     `data_ranks` parts. Ranks that differ only in t or p get the same samples. A
     checkpoint holds the whole model, for `from_pretrained`. Its folder `distir` holds
@@ -139,7 +139,8 @@ class TrainerMixin:
         """
         Returns the loss of the global batch; with `return_outputs`, the loss and the
         output. `num_items_in_batch` is the number of labels in all batches of a step.
-        If it is given, the losses of these batches add up to the mean over all labels.
+        If this number is given, the losses of these batches add up to the mean over all
+        labels.
         """
         output = model(**inputs)
         if model.training:
@@ -214,7 +215,10 @@ class TrainerMixin:
 
 
 class Trainer(TrainerMixin, transformers.Trainer):  # pyright: ignore[reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
-    """`transformers.Trainer` for a parallel module; see `TrainerMixin`."""
+    """
+    `transformers.Trainer` for a parallel module. `TrainerMixin` describes the
+    differences.
+    """
 
 
 def _check(who: str, args: Any, given: dict[str, Any], model: ParallelModule) -> None:

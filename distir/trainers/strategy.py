@@ -44,10 +44,10 @@ class DistIRStrategy(ParallelStrategy):
 
     A parallel module communicates by itself. Loaders give each rank its part of the
     batch: ranks that differ in d get different samples, ranks that differ only in t or
-    p the same samples. The batch size of a loader is that of one part. All ranks see
-    the loss of the global batch. Gradients are clipped by their norm over all ranks. A
-    checkpoint is a folder: each rank writes and reads its own parts, and the plan may
-    change in between.
+    p the same samples. The batch size of a loader is the size of one part. All ranks
+    see the loss of the global batch. Gradients are clipped by their norm over all
+    ranks. A checkpoint is a folder, in which each rank writes and reads its own parts;
+    it can be read under another plan.
 
     Precisions are `32-true` and `bf16-mixed`; for other types `parallelize` has
     `dtype=`. Raises DistIRError for other precisions and for `sync_batchnorm=True`.
@@ -148,8 +148,8 @@ class DistIRStrategy(ParallelStrategy):
 
     def process_dataloader(self, dataloader: object) -> object:
         """
-        Returns a loader of this rank's parts of the batches; an object that is no
-        `DataLoader` is returned as it is.
+        Returns a loader of this rank's parts of the batches. An object that is no
+        `DataLoader` is returned unchanged.
         """
         if not isinstance(dataloader, DataLoader):
             return dataloader
@@ -158,8 +158,8 @@ class DistIRStrategy(ParallelStrategy):
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         """
-        The number of parts of a batch and the part of this rank, for samplers that
-        scripts make.
+        The number of parts of a batch and the part of this rank, for samplers made by
+        scripts.
         """
         place = self._place()
         return {"num_replicas": place.count, "rank": place.rank}
@@ -180,7 +180,7 @@ class DistIRStrategy(ParallelStrategy):
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """
         Returns the mean, sum, maximum or minimum of `tensor` over the parts of the
-        batch; a value that is no tensor is returned as it is. Raises DistIRError for
+        batch. A value that is no tensor is returned unchanged. Raises DistIRError for
         another `reduce_op`.
         """
         if not isinstance(tensor, torch.Tensor):
@@ -211,7 +211,7 @@ class DistIRStrategy(ParallelStrategy):
         return bool(own)
 
     def barrier(self, name: str | None = None) -> None:
-        """Waits until all ranks have called this."""
+        """Waits until all ranks have called this method."""
         if dist.is_initialized():
             dist.barrier()
 
@@ -236,7 +236,7 @@ class DistIRStrategy(ParallelStrategy):
     def lightning_restore_optimizer(self) -> bool:
         """
         Whether Lightning restores the states of optimizers: never, because the strategy
-        does.
+        restores them.
         """
         return False
 
@@ -253,7 +253,7 @@ class DistIRStrategy(ParallelStrategy):
     ) -> None:
         """
         Writes `checkpoint` to the folder `filepath`, with the values and the states of
-        optimizers in parts. Every rank must call this. Raises DistIRError for
+        optimizers in parts. Every rank must call this method. Raises DistIRError for
         `storage_options`.
         """
         if storage_options is not None:
@@ -276,8 +276,8 @@ class DistIRStrategy(ParallelStrategy):
         self, checkpoint_path: Any, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """
-        Reads a checkpoint that `save_checkpoint` wrote, also under another plan, and
-        returns Lightning's part of it.
+        Reads a checkpoint of `save_checkpoint`, which may have been written under
+        another plan. Returns Lightning's part of the checkpoint.
         """
         assert self.lightning_module is not None
         folder = Path(self.broadcast(checkpoint_path))
@@ -303,7 +303,7 @@ class DistIRStrategy(ParallelStrategy):
         """Does nothing: `load_checkpoint` has read the states."""
 
     def remove_checkpoint(self, filepath: Any) -> None:
-        """Removes a folder that `save_checkpoint` wrote; rank 0 does so."""
+        """Removes a folder that `save_checkpoint` wrote, on rank 0 only."""
         if self.is_global_zero:
             shutil.rmtree(filepath, ignore_errors=True)
 

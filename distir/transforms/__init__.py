@@ -7,7 +7,7 @@ Rewrites of programs, which passes offer to users.
 - `dropout`, `memory`, `precision`, `sequences`, `step_settings`: change training steps;
 - `expert_shards`: divides experts into shards;
 - `uneven_sizes`: pads and flattens tensors so that devices can split them evenly;
-- `slicing`: extracts the ops that some results need;
+- `slicing`: extracts the ops that given results need;
 - `partitioning`: turns annotations into layouts in types;
 - `resharding`: turns changes of layout into collectives;
 - `pipelines`: turns a program over micro-batches into a pipeline;

@@ -3,7 +3,7 @@ Joins collectives of neighbouring tensors into one message. Every collective has
 latency, however small its tensor is. Collectives of the same kind are therefore moved
 next to each other and get the same id in `dist.bucket`. A later collective moves up to
 the bucket if its operand is already computed there. Otherwise the bucket moves down to
-it, if no op in between uses the bucket's results.
+the collective, if no op in between uses the bucket's results.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def no_limit(first: CollectiveOp) -> float:
 class CollectiveBucket:
     """
     Collectives that are sent as one message. `members` are their indices among the
-    function's ops, in order. `place` is the index of the member that stays where it is.
-    `size` is the number of bytes of all members on a device, and `limit` is its largest
-    value.
+    function's ops, in order. `place` is the index of the member that stays at its
+    position. `size` is the number of bytes of all members on a device, and `limit` the
+    largest allowed size.
     """
 
     limit: float
@@ -55,7 +55,8 @@ class CollectiveBucket:
 class CollectiveBucketer:
     """
     Forms the buckets of functions. `known` has the program's meshes by their symbols.
-    `limit` returns the largest size of a bucket.
+    `limit` takes the first collective of a bucket and returns the bucket's largest size
+    in bytes.
     """
 
     def __init__(self, known: Mapping[str, Mesh], limit: Limit = no_limit):
@@ -65,7 +66,7 @@ class CollectiveBucketer:
     def bucket(self, function: FuncOp) -> None:
         """
         Forms the buckets of a function: reorders its ops and marks its collectives.
-        Marks of earlier buckets are removed.
+        Removes the marks of earlier buckets.
         """
         ops = list(function.body.block.ops)
         for op in ops:
@@ -80,10 +81,10 @@ class CollectiveBucketer:
         writes: Sequence[Sequence[Hashable]],
     ) -> list[CollectiveBucket]:
         """
-        Forms the buckets among `ops`, and returns those with several members. The
-        members of each bucket are moved next to each other and get the bucket's id.
-        `reads` and `writes` list, for each op, the values that it uses and defines,
-        under any hashable keys.
+        Forms the buckets among `ops`, and returns the buckets with several members.
+        Moves the members of each bucket next to each other, and gives them the bucket's
+        id. `reads` and `writes` list, for each op, the values that it uses and defines,
+        as any hashable keys.
         """
         # By class, as a function has thousands of ops of a few classes.
         kinds = {
@@ -107,8 +108,8 @@ class CollectiveBucketer:
     ) -> list[CollectiveBucket]:
         """
         Returns the buckets for ops that run in the order of `ops`. A collective that
-        joins no other is a bucket of one. `reads` and `writes` list, for each op, the
-        values that it uses and defines, under any hashable keys.
+        joins no other collective is a bucket of one. `reads` and `writes` list, for
+        each op, the values that it uses and defines, as any hashable keys.
         """
         places = _Places(ops, reads, writes)
         latest: dict[object, CollectiveBucket] = {}
@@ -136,7 +137,7 @@ class CollectiveBucketer:
     ) -> None:
         """
         Moves the members of a bucket next to `anchor`, and gives them the id `number`.
-        `anchor` is the member that stays where it is.
+        `anchor` is the member that stays at its position.
         """
         block = anchor.parent_block()
         assert block is not None
@@ -159,7 +160,7 @@ class CollectiveBucketer:
 class _Places:
     """
     The positions of a function's ops while buckets are formed. All ops of a bucket
-    share one position: the index of the member that stays where it is.
+    share one position: the index of the member that stays at its position.
     """
 
     def __init__(
@@ -221,8 +222,8 @@ class _Places:
 
 def bucket_collectives(module: ModuleOp, limit: Limit = no_limit) -> None:
     """
-    Forms the buckets of all functions of a distributed program, in place. `limit`
-    returns the largest size of a bucket.
+    Forms the buckets of all functions of a distributed program, in place. `limit` takes
+    the first collective of a bucket and returns the bucket's largest size in bytes.
     """
     bucketer = CollectiveBucketer(meshes(module), limit)
     for function in functions(module).values():

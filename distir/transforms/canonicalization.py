@@ -1,6 +1,6 @@
 """
-Simplifies the ops that model exporters write without optimization. Only forms that are
-equal for every input are rewritten. Other passes do the rest.
+Simplifies the ops that model exporters write without optimization. Each rewrite keeps
+the result for every input. Other passes make further simplifications.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _TopK = operator("TopK")
 
 def canonicalize(module: ModuleOp) -> None:
     """
-    Simplifies every function of a program, in place. It rewrites Identity, CastLike,
-    and sequences with known parts. It lowers the capacity of experts whose tokens
-    choose each expert at most once. Ops without uses are then removed.
+    Simplifies every function of a program, in place. Rewrites Identity, CastLike, and
+    sequences with known parts. Lowers the capacity of experts whose tokens choose each
+    expert at most once. Finally removes ops without uses.
     """
     for function in module.body.block.ops:
         if isinstance(function, FuncOp):
@@ -132,9 +132,9 @@ def element_of_constructed_sequence(op: OnnxOp) -> None:
 
 def capacity_of_different_choices(op: ExpertPlacesOp) -> None:
     """
-    Lowers the capacity of experts to the number of tokens in a group. It applies if the
-    choices of a token are the indices of a TopK, which are all different. Then no
-    expert can be chosen more often than there are tokens.
+    Lowers the capacity of experts to the number of tokens in a group, if a TopK makes
+    the choices. The choices of one token are then all different, so no expert can be
+    chosen more often than there are tokens.
     """
     ids, (_, tokens, choices) = op.ids, shape_of(op.ids)
     while isinstance(source := ids.owner, _Reshape | _Cast | _Identity):

@@ -1,4 +1,4 @@
-"""Writes collectives that a target lacks with others."""
+"""Replaces collectives that a target lacks by other collectives."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DECOMPOSED = ("reduce_scatter", "all_to_all")
 
 def decompose(module: ModuleOp, kinds: Sequence[str] = DECOMPOSED) -> None:
     """
-    Replaces collectives of a distributed program by two others that give the same: a
+    Replaces collectives of a distributed program by two ops with the same result: a
     reduce-scatter by an all-reduce and a slice, an all-to-all by an all-gather and a
-    slice. Devices then send more: twice as much, or as often as there are devices. The
-    collectives of a bucket stay in one message. Raises DistIRError for a kind that
-    cannot be replaced.
+    slice. Devices then send more bytes: twice as many for a reduce-scatter, and n times
+    as many for an all-to-all among n devices. The collectives of a bucket stay in one
+    message. Raises DistIRError for a kind that cannot be replaced.
     """
     unknown = [kind for kind in kinds if kind not in DECOMPOSED]
     if unknown:
@@ -76,6 +76,6 @@ def _first(op: ReduceScatterOp | AllToAllOp) -> CollectiveOp:
 
 
 def _gathered(op: AllToAllOp, before: Layout, after: Layout, rank: int) -> Layout:
-    """Returns the layout `before` without the split that an all-to-all takes away."""
+    """Returns the layout `before` without the split that an all-to-all removes."""
     dim = next(i for i in range(rank) if len(before.dim(i)) > len(after.dim(i)))
     return before.with_dim(dim, before.dim(dim)[: -len(op.axis_names)], rank)

@@ -1,6 +1,6 @@
 """
-Makes dropout drop the same elements under every distribution of a program. It can also
-let the backward take the masks of the forward instead of drawing them again.
+Makes dropout drop the same elements under every distribution of a program. Can also let
+the backward reuse the masks of the forward instead of drawing them again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEFAULT_RATIO = 0.5
 def dropouts(functions: Iterable[FuncOp]) -> dict[OnnxOp, FuncOp]:
     """
     Returns the Dropout ops in training mode, in program order, each with its function.
-    A Dropout without a mode counts if another one is in training mode. Raises
+    Includes Dropouts without a mode if any Dropout is in training mode. Raises
     DistIRError if the mode of a Dropout depends on values at run time.
     """
     known = {
@@ -98,7 +98,7 @@ def _ratio(op: OnnxOp) -> float:
 def replace_dropout(op: OnnxOp, counter: SSAValue, seed: int, stream: int) -> None:
     """
     Replaces a Dropout by `train.dropout`, or by its operand if its ratio is 0. Raises
-    DistIRError if its mask is used.
+    DistIRError if another op uses the mask.
     """
     if len(op.results) > 1 and op.results[1].uses:
         raise DistIRError(
@@ -120,7 +120,7 @@ def replace_dropout(op: OnnxOp, counter: SSAValue, seed: int, stream: int) -> No
 
 class Counters:
     """
-    Gives each function the number that its dropouts take as `counter`. In the entry
+    Gives each function a number, which its dropouts take as `counter`. In the entry
     function the counter is the number of finished steps. In any other function it is
     `calls * caller's counter + call`. Here `calls` is the number of calls of the
     function in the program's text, and `call` is the index of the call. Every step and
@@ -198,7 +198,7 @@ def train_dropouts(module: ModuleOp, seed: int, *, attention: bool) -> None:
     Replaces every `onnx.Dropout` in training mode by `train.dropout`, and gives opaque
     modules that draw random numbers a counter. The random numbers depend on `seed`.
     With `attention`, attention with dropout inside becomes `train.dropped_attention`.
-    Raises DistIRError.
+    Raises DistIRError if a Dropout's mode is not constant or its mask is used.
     """
     functions = reachable_functions(module)
     found: dict[Operation, FuncOp] = {**dropouts(functions)}
@@ -233,7 +233,9 @@ def _replace_all(
 
 
 def _count(op: OpaqueOp, counter: SSAValue, seed: int, stream: int) -> None:
-    """Makes the random numbers of an opaque module follow from a counter."""
+    """
+    Makes an opaque module draw its random numbers from a counter, `seed` and `stream`.
+    """
     properties = {n: v for n, v in op.properties.items() if n != "operandSegmentSizes"}
     properties |= {"seed": IntegerAttr(seed, i64), "stream": IntegerAttr(stream, i64)}
     types = [result.type for result in op.outputs]
@@ -245,7 +247,10 @@ def _count(op: OpaqueOp, counter: SSAValue, seed: int, stream: int) -> None:
 
 
 def with_masks(module: ModuleOp) -> None:
-    """Makes every dropout of a program return its mask, for its gradient to use."""
+    """
+    Makes every dropout of a program return its mask, so that its gradient can use the
+    mask.
+    """
     for _, op in list(walk_functions(module)):
         if not isinstance(op, DropoutOp) or op.mask is not None:
             continue

@@ -62,9 +62,9 @@ def deal_out_experts(module: ModuleOp, shards: int) -> None:
     """
     Divides the experts of every mixture in a sequential program into `shards` shards,
     in place. The program's results stay the same. Values between dispatch and
-    combination get other shapes. If there are more shards than experts that a token
-    chooses, more places stay empty. Raises DistIRError if `shards` does not divide the
-    number of experts, or if the program reshapes the rows of experts.
+    combination change their shapes. If there are more shards than experts per token,
+    more places stay empty. Raises DistIRError if `shards` does not divide the number of
+    experts, or if the program reshapes the rows of experts.
     """
     _Dealer(module, shards).run()
 
@@ -72,9 +72,9 @@ def deal_out_experts(module: ModuleOp, shards: int) -> None:
 def assume_imbalance(module: ModuleOp, imbalance: float | None) -> None:
     """
     Records in every mixture of experts of a program, in place, that the busiest device
-    of expert parallelism has `imbalance` times the mean load. The simulator counts with
-    it; the program's results stay the same. None leaves the program as it is. Raises
-    DistIRError for a number below 1.
+    of expert parallelism has `imbalance` times the mean load. Only the simulator uses
+    this number. None leaves the program unchanged. Raises DistIRError for a number
+    below 1.
     """
     if imbalance is None:
         return
@@ -92,9 +92,9 @@ def assume_imbalance(module: ModuleOp, imbalance: float | None) -> None:
 def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     """
     Returns the owner of the rows that `op` constrains, and the number of used rows. The
-    owner is the result `rows` of `train.expert_places`, which says to which experts the
-    rows belong. The number counts the used rows of a group over all shards. Returns
-    None if no op uses the constrained rows.
+    owner is the result `rows` of `train.expert_places`, which assigns the rows to
+    experts. The number counts the used rows of a group over all shards. Returns None if
+    no op uses the constrained rows.
     """
     for user in _users(op.result):
         if isinstance(user, CombineWeightsGradOp):

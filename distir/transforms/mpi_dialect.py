@@ -68,14 +68,14 @@ _Op = TypeVar("_Op", bound=Operation)
 def to_mpi(module: ModuleOp) -> None:
     """
     Replaces the communication of a program of local tensors by ops of the `mpi`
-    dialect. The number of a rank is that of its process in MPI's communicator of all
-    processes. The program neither starts nor ends MPI. Collectives block, even those that
-    were asynchronous; asynchronous sends and receives do not.
+    dialect. A rank's number is its number in MPI's communicator of all processes. The
+    program neither starts nor ends MPI. All collectives block; asynchronous sends and
+    receives do not.
 
-    Raises DistIRError for communication that the dialect cannot say: collectives in
-    groups of some of the ranks, collectives for which it has no op, tensors in runs, and
-    element types for which it has no datatype; and for a program whose devices are not
-    0, 1, 2, ...
+    Raises DistIRError for communication that the dialect cannot express: collectives
+    among only some of the ranks, collectives without an op in the dialect, tensors in
+    runs, and element types without an MPI datatype. Also raises it if the program's
+    devices are not 0, 1, 2, ...
     """
     known = meshes(module)
     ranks = sorted({device for mesh in known.values() for device in mesh.devices})
@@ -120,7 +120,10 @@ class _InFlight:
     sent: list[SSAValue] = field(default_factory=list[SSAValue])
 
     def wait_before(self, op: Operation) -> None:
-        """Adds waits for the sends before `op`, from where their buffers are free."""
+        """
+        Adds waits for the sends before `op`. After the waits, the buffers of the sends
+        are free.
+        """
         for request in self.sent:
             Rewriter.insert_op(mpi.WaitOp(request), InsertPoint.before(op))
 
@@ -128,11 +131,11 @@ class _InFlight:
 @dataclass
 class _Lowering:
     """
-    The ops that replace `op`.
+    Replaces one op `op` by ops of the `mpi` dialect.
 
     - `known`: the meshes of the program, by name;
-    - `ranks`: the number of ranks that the meshes have;
-    - `in_flight`: the messages of the function.
+    - `ranks`: the number of ranks of the meshes;
+    - `in_flight`: the messages of the function that it has not waited for.
     """
 
     op: Operation
@@ -167,7 +170,7 @@ class _Lowering:
         Rewriter.erase_op(op)
 
     def lower_number(self, op: ThisRankOp | RankCountOp) -> None:
-        """Replaces the number of the rank, or of the ranks, by that of MPI."""
+        """Replaces the number of the rank, or the number of ranks, by MPI's number."""
         number = mpi.CommRankOp() if isinstance(op, ThisRankOp) else mpi.CommSizeOp()
         wide = self._add(arith.ExtSIOp(self._add(number).results[0], i64)).result
         made = self._add(tensor.FromElementsOp(wide, result_type=op.result.type))
@@ -212,8 +215,8 @@ class _Lowering:
     def _gather(self, op: InLocalForm, source: SSAValue, root: SSAValue) -> SSAValue:
         """
         Adds the ops that gather the parts of all ranks on the root, and for an
-        all-gather send them to all. MPI puts the parts one after the other; along
-        another dimension than the first they are transposed.
+        all-gather also broadcast the result. MPI concatenates the parts along the first
+        dimension; for another dimension the tensors are transposed.
         """
         shape, dim = shape_of(op.source), op.number("dim") or 0
         type_ = op.result.type
@@ -309,7 +312,9 @@ class _Lowering:
         self.in_flight.arriving[op.result] = buffer, request
 
     def _wait(self, op: WaitOp) -> None:
-        """Waits for a tensor that is received. Collectives have waited already."""
+        """
+        Adds a wait for a received tensor. Collectives need no wait, because they block.
+        """
         source = op.source
         if source not in self.in_flight.arriving:
             self._replace(source)
@@ -323,12 +328,12 @@ class _Lowering:
         Rewriter.erase_op(source.owner)
 
     def _request(self) -> SSAValue:
-        """Returns a request of MPI, which names a message that is in flight."""
+        """Returns a new request of MPI, which identifies a message in flight."""
         requests = self._add(mpi.AllocateTypeOp(mpi.RequestType, self._number(1)))
         return self._add(mpi.VectorGetOp(requests.result, self._number(0))).result
 
     def _check_group(self, op: InLocalForm) -> None:
-        """Raises DistIRError unless the op runs among all ranks, in their order."""
+        """Raises DistIRError unless the op runs among all ranks, in ascending order."""
         if isinstance(op, InRankForm):
             complete = op.ranks == tuple(range(self.ranks))
         else:
@@ -345,7 +350,7 @@ class _Lowering:
             )
 
     def _mesh(self, op: Operation) -> Mesh:
-        """Returns the mesh of an op of one program for all ranks."""
+        """Returns the mesh of an op in a program that all ranks share."""
         if not isinstance(op, InSpmdForm):
             raise self._error(
                 "depends on the rank's own position, which the program of one rank does "
@@ -354,7 +359,7 @@ class _Lowering:
         return mesh_of(op, self.known, "collective-to-mpi")
 
     def _position(self, op: kinds.Slice) -> SSAValue:
-        """Returns this rank's position along the axes of an op, the first is major."""
+        """Returns this rank's position along the axes of an op, major axis first."""
         mesh = self._mesh(op)
         first, *others = op.axis_names
         total = self._coordinate(mesh, first)
@@ -377,7 +382,8 @@ class _Lowering:
 
     def _neighbour(self, mesh: Mesh, axis: str, shift: int) -> SSAValue:
         """
-        Returns the number of the rank `shift` positions further on an axis, in a ring.
+        Returns the number of the rank `shift` positions further along an axis, which
+        forms a ring.
         """
         own = self._coordinate(mesh, axis)
         stride = mesh.stride(axis)
@@ -398,7 +404,7 @@ class _Lowering:
         ).result
 
     def _buffer_of(self, value: SSAValue) -> SSAValue:
-        """Returns a buffer that holds a tensor, to be read."""
+        """Returns a buffer that holds a tensor, for reading."""
         type_ = self._memref(value.type)
         made = bufferization.ToBufferOp.build(
             operands=[value],
@@ -428,18 +434,20 @@ class _Lowering:
         return made.ptr, made.len, made.type
 
     def _tensor(self, buffer: SSAValue) -> SSAValue:
-        """Returns the tensor in a buffer that nothing writes from here on."""
+        """Returns the tensor in a buffer that no later op writes."""
         return self._add(bufferization.ToTensorOp(buffer, restrict=True)).tensor
 
     def _number(self, value: int) -> SSAValue:
-        """Returns a constant of 32 bits."""
+        """Returns a constant 32-bit integer."""
         if value not in self.made:
             made = self._add(arith.ConstantOp.from_int_and_width(value, i32))
             self.made[value] = made.result
         return self.made[value]
 
     def _add(self, op: _Op) -> _Op:
-        """Adds an op before the one that is replaced, with its location and scope."""
+        """
+        Inserts an op before the replaced op, with the replaced op's location and scope.
+        """
         op.location = self.op.location
         if SCOPE in self.op.attributes:
             op.attributes[SCOPE] = self.op.attributes[SCOPE]

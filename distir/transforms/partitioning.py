@@ -1,5 +1,5 @@
 """
-Turns annotated layouts into layouts in types, and inserts the communication they need.
+Turns annotated layouts into layouts in types, and inserts the needed communication.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ def _placed(type_: Attribute, layout: Layout) -> Attribute:
 class Partitioner:
     """
     Rebuilds one function with layouts in its types. With `separate`, each use reshards
-    a value from its own layout to the layout that it wants. Otherwise the first use
-    makes a copy for all uses with the same layout. The copy lives until the last of
-    them, and other copies may be made from it.
+    a value from the value's stored layout to the layout that the use needs. Otherwise
+    the first use makes a copy for all uses with the same layout. The copy lives until
+    the last of them, and other copies may be made from it.
 
     With `separate`, an op that takes a value twice in one layout counts as one use.
-    Each argument of a call and each result of the function counts by itself, because
-    its layout is chosen by itself. The search for layouts counts uses in the same way.
+    Each argument of a call and each result of the function is a separate use, because
+    its layout is chosen separately. The search for layouts counts uses in the same way.
 
     A copy is made from the existing copy with the lowest `price`. Without `price`, it
     is made from the copy that needs the fewest bytes moved. With the prices of the
@@ -235,11 +235,11 @@ class Partitioner:
 
     def _made(self, source: SSAValue, layout: Layout) -> SSAValue | None:
         """
-        Returns `source` in `layout`, computed by another copy of its op, if this takes
-        no communication. This holds for ops that make their result in any layout, such
-        as constants with equal elements and `tensor.empty`, and for ops whose operands
-        that must change can be made in this way, such as fills and broadcasts. Returns
-        None for other values.
+        Returns `source` in `layout`, computed by a copy of its op without
+        communication. This holds for ops that make their result in any layout, such as
+        constants with equal elements and `tensor.empty`, and for ops such as fills and
+        broadcasts whose changed operands can be made in this way. Returns None for
+        other values.
         """
         # Failures too: in a grid of ops, paths to one value are exponentially many.
         if (source, layout) not in self.made_in:
@@ -247,7 +247,10 @@ class Partitioner:
         return self.made_in[source, layout]
 
     def _made_anew(self, source: SSAValue, layout: Layout) -> SSAValue | None:
-        """Returns the same as `_made`, and makes the copy of the op."""
+        """
+        Adds a copy of the op of `source` that computes `source` in `layout`, and
+        returns its result. Returns None if this is not possible without communication.
+        """
         op = source.owner
         if not isinstance(op, Operation) or len(op.results) != 1 or layout.partial:
             return None
@@ -271,8 +274,8 @@ class Partitioner:
 
     def _may_be_made(self, value: SSAValue, layout: Layout) -> bool:
         """
-        Whether a made op may have the operand `value`: it comes from an op, or no axis
-        splits it and its shape has no dimension that `layout` splits.
+        Whether a copied op may have the operand `value`: it comes from an op, or no
+        axis splits it and its shape has no dimension that `layout` splits.
         """
         if isinstance(value.owner, Operation):
             return not draws_random_numbers(value.owner)
@@ -280,9 +283,10 @@ class Partitioner:
 
     def _operands_for(self, op: Operation, layout: Layout) -> list[SSAValue] | None:
         """
-        Returns operands from which `op` makes its result in `layout`. Each operand
-        keeps its layout or is made in another one. Returns None if there are no such
-        operands, or if a repeated op would cost work or draw other random numbers.
+        Returns operands from which `op` computes its result in `layout`. Each operand
+        keeps its layout or is made in another layout without communication. Returns
+        None if there are no such operands, or if a copy of the op would cost work or
+        draw other random numbers.
         """
         rule, mesh = rule_for(op), self.known[layout.mesh]
         if rule.is_made_anywhere:
@@ -313,7 +317,7 @@ class Partitioner:
     def _bring_rows(self, op: ConstrainOp, layout: Layout) -> None:
         """
         Makes a copy of rows of experts in `layout` if that takes exactly one
-        all-to-all. The all-to-all also gets the values that say which rows are empty.
+        all-to-all. The all-to-all also gets the values that tell which rows are empty.
         """
         versions, routed = self.versions[op.source], rows_and_taken(op)
         if layout in versions or routed is None:
@@ -341,8 +345,8 @@ class Partitioner:
     ) -> SSAValue | None:
         """
         Returns a stored parameter without gathering it, if `op` does not read its
-        values. The op must also be split as in `wanted` when it takes the parameter as
-        it is stored. Returns None otherwise.
+        values. Taking the parameter in its stored layout must also leave `op` split as
+        in `wanted`. Returns None otherwise.
         """
         value = op.operands[index]
         versions = self.versions[value]
@@ -357,11 +361,11 @@ class Partitioner:
 
     def _is_gathered_for_each_use(self, value: SSAValue) -> bool:
         """
-        Whether each use of `value` gathers it, because `value` is a parameter stored in
-        parts. This holds in the entry function for parameters of which a device stores
-        only a part (ZeRO stage 3). The gathered parameter then does not live from the
-        forward to the backward. In a called function, such as one layer's backward, all
-        uses share one gathered parameter, because each gather costs communication.
+        Whether each use of `value` gathers it separately. This holds in the entry
+        function for parameters of which a device stores only a part (ZeRO stage 3), so
+        that the gathered parameter does not live from the forward to the backward. In a
+        called function, such as one layer's backward, all uses share one gathered
+        parameter, because each gather costs communication.
         """
         return (
             self.is_entry
@@ -384,8 +388,8 @@ class Partitioner:
     def _bytes_moved(self, source: SSAValue, before: Layout, after: Layout) -> float:
         """
         Returns the number of bytes that a reshard moves for all micro-batches. A
-        reshard that combines micro-batches costs as much as one of the combined value.
-        The price thus does not depend on the number of micro-batches.
+        reshard that combines micro-batches costs as much as a reshard of the combined
+        value, so that the price does not depend on the number of micro-batches.
         """
         type_ = source.type
         assert isinstance(type_, TensorType)
@@ -419,10 +423,10 @@ def partition(
 ) -> None:
     """
     Moves annotated layouts into types, and inserts `dist.reshard` where layouts differ.
-    If the module has `dist.separate_copies`, each use gets a reshard of its own.
-    Otherwise all uses that want the same layout share one. `price` returns the price of
-    a reshard. It is used to choose the copy from which another is made. With `lower`,
-    reshards become collectives at once. Raises DistIRError.
+    If the module has `dist.separate_copies`, each use gets a separate reshard.
+    Otherwise all uses with the same layout share one. `price` returns the price of a
+    reshard, which decides from which copy another copy is made. With `lower`, reshards
+    become collectives at once. Raises DistIRError if a layout does not fit its value.
     """
     separate = module.attributes.pop(SEPARATE_COPIES, None) is not None
     known = meshes(module)

@@ -29,7 +29,7 @@ class PlacedOps:
         self.ops: list[Operation] = []
 
     def put(self, op: Operation) -> Sequence[SSAValue]:
-        """Adds `op` as it is and returns its results."""
+        """Adds `op` unchanged and returns its results."""
         self.ops.append(op)
         return op.results
 
@@ -54,8 +54,8 @@ class PlacedOps:
         self, op: Operation, operands: Sequence[SSAValue], shape: Sequence[int]
     ) -> SSAValue:
         """
-        Adds a copy of `op` with other operands and returns its result. `op` has one
-        result. The new result has the shape `shape`.
+        Adds a copy of `op`, which has one result, with other operands. Returns the new
+        result, which has the shape `shape`.
         """
         type_ = op.results[0].type
         assert isinstance(type_, TensorType)
@@ -76,8 +76,8 @@ class PlacedOps:
 
     def shaped(self, name: str, value: SSAValue, shape: Sequence[int]) -> SSAValue:
         """
-        Adds a Reshape or Expand of `value` to `shape`, as `name` says, and returns its
-        result.
+        Adds the op `name`, a Reshape or Expand, that gives `value` the shape `shape`,
+        and returns its result.
         """
         sizes = np.array(shape, dtype=np.int64)
         whole = LayoutAttr(Layout(self.mesh.name))

@@ -43,10 +43,10 @@ def plan_between_meshes(
     before: Layout, after: Layout, shape: tuple[int, ...], known: Mapping[str, Mesh]
 ) -> list[ReshardStep]:
     """
-    Returns the steps of a reshard, which include a send if it leaves its mesh. Between
-    meshes with the same axes, the value is sent where it is smaller per device. Between
-    meshes with other axes, a partial value is reduced first, and the send itself
-    changes the layout.
+    Returns the steps of a reshard, including a send if the reshard leaves its mesh.
+    Between meshes with the same axes, the send happens where the value is smaller per
+    device. Between meshes with other axes, a partial value is reduced first, and the
+    send itself changes the layout.
     """
     for layout in (before, after):
         if layout.mesh not in known:
@@ -97,7 +97,10 @@ class ReshardLowering:
         self._plans: dict[tuple[int, int], _Plan] = {}
 
     def lower(self, function: FuncOp) -> None:
-        """Replaces the reshards in a function. Raises DistIRError."""
+        """
+        Replaces the reshards in a function. Raises DistIRError if a reshard is not
+        possible.
+        """
         found = [op for block in function.body.blocks for op in block.ops]
         for op in found:
             if type(op) is dist.ReshardOp:
@@ -108,7 +111,8 @@ class ReshardLowering:
     def ops(self, op: dist.ReshardOp) -> list[Operation]:
         """
         Returns the ops that replace a reshard. The last op has its result. Returns no
-        ops if the layout does not change. Raises DistIRError.
+        ops if the layout does not change. Raises DistIRError if the reshard is not
+        possible.
         """
         ops: list[Operation] = []
         value: SSAValue = op.source
@@ -136,8 +140,8 @@ class ReshardLowering:
 
 def lower_reshards(module: ModuleOp) -> None:
     """
-    Replaces every `dist.reshard` of a program by collectives and sends. Raises
-    DistIRError.
+    Replaces every `dist.reshard` of a program by collectives and sends, in place.
+    Raises DistIRError if a reshard is not possible.
     """
     lowering = ReshardLowering(meshes(module))
     for function in functions(module).values():

@@ -1,4 +1,6 @@
-"""Writes the collectives of one program for all ranks as ops of MLIR's `shard` dialect."""
+"""
+Writes the collectives of one program for all ranks as ops of MLIR's `shard` dialect.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,11 @@ from distir.transforms.projection import MESH
 def to_shard(module: ModuleOp) -> None:
     """
     Replaces the collectives of a program for all ranks by ops of the `shard` dialect,
-    and adds a `shard.grid` for each mesh that they name. An all-reduce becomes
-    `shard.all_reduce`, and a ring shift becomes `shard.shift` with `rotate`; the values
-    that only computed their groups are removed. Raises DistIRError for a collective for
-    which xDSL's `shard` dialect has no op, and if a value other than a group depends on
-    the number of the rank.
+    and adds a `shard.grid` for each mesh in use. An all-reduce becomes
+    `shard.all_reduce`, and a ring shift becomes `shard.shift` with `rotate`. Values
+    that only computed groups are removed. Raises DistIRError for a collective without
+    an op in xDSL's `shard` dialect, and if a value other than a group depends on the
+    number of the rank.
     """
     known = meshes(module)
     used: dict[str, Mesh] = {}
@@ -75,7 +77,7 @@ def _grid(mesh: MeshOp | Mesh) -> str:
 
 
 def _replace(op: InSpmdForm, mesh: Mesh) -> None:
-    """Replaces `op` by an op of the `shard` dialect, unless there is none."""
+    """Replaces `op` by an op of the `shard` dialect, if the dialect has such an op."""
     axes = [mesh.position_of_axis(axis) for axis in op.axis_names]
     properties: dict[str, Attribute] = {
         "grid": SymbolRefAttr(_grid(mesh)),
@@ -111,8 +113,8 @@ def _replace(op: InSpmdForm, mesh: Mesh) -> None:
 
 def mesh_of(op: InSpmdForm, known: Mapping[str, Mesh], used_by: str) -> Mesh:
     """
-    Returns the mesh of a collective of one program for all ranks. Raises DistIRError, in
-    the name of the pass `used_by`, if the op names none of the module.
+    Returns the mesh of a collective in a program for all ranks. Raises DistIRError, in
+    the name of the pass `used_by`, if the module lacks the mesh.
     """
     name = op.attributes.get(MESH)
     if not isinstance(name, SymbolRefAttr) or name.string_value() not in known:

@@ -30,7 +30,7 @@ SETTING_ROLE = "setting"
 
 def _updates(module: ModuleOp) -> tuple[list[UpdateOp], list[UpdateOp]]:
     """
-    Returns the updates in the entry function of a program, and those in other
+    Returns the updates in the entry function of a program, and the updates in its other
     functions.
     """
     entry = entry_function(module)

@@ -47,13 +47,14 @@ them.
 
 class MayBeInFlight(OpTrait):
     """
-    The trait of ops of other dialects whose operands and results may be in flight,
-    because they stand for collectives or hold tensors that are not read yet.
+    The trait of ops of other dialects whose operands and results may be in flight (not
+    yet arrived), because the ops stand for collectives or hold tensors that no op reads
+    yet.
     """
 
 
 class Waits(OpTrait):
-    """The trait of the op that waits for a tensor that is in flight."""
+    """The trait of the op that waits until a tensor in flight has arrived."""
 
 
 class OfOneRank(OpTrait):
@@ -68,9 +69,9 @@ class Traffic:
 
     - `pattern`: `exchange`: every device sends its share of a tensor to each other
       device; `shift`: each device sends its operand to the next; `chain`: the whole
-      operand passes along all devices, from or to the root; `parts`: the root sends
-      each device its part, or receives it;
-    - `kind`: the collective that an exchange is timed as; "" for other patterns;
+      operand passes along all devices, from or to the root; `parts`: the root sends a
+      part to each device, or receives a part from each device;
+    - `kind`: the collective whose time an exchange takes; "" for other patterns;
     - `of_result`: whether an exchange divides up the result instead of the operand;
     - `rounds`: the number of such exchanges.
     """
@@ -89,8 +90,8 @@ class Buffers:
     - `operands`: whether all operands of the message take memory twice;
     - `results`: the results that take memory twice: `all`, the `others` (all but the
       first), or `none`;
-    - `if_copied`: whether a single tensor needs no buffer if it travels as it lies in
-      memory, that is, if it is split or gathered along its first dimension;
+    - `if_copied`: whether a single tensor needs no buffer if its parts are consecutive
+      in memory, that is, if it is split or gathered along its first dimension;
     - `last`: whether the buffers live until the last collective of the message, instead
       of from the first one on.
     """
@@ -103,20 +104,20 @@ class Buffers:
 
 class CollectiveOp(IRDLOperation):
     """
-    Base of all collectives over mesh axes. A new collective states its facts in the
-    class attributes below, and has a function in a module of `distir/runtime`.
+    Base of all collectives over mesh axes. A new collective states its facts in class
+    attributes, and has a function in a module of `distir/runtime`.
 
     - `axes`: the mesh axes, major to minor.
     - the unit attribute `dist.asynchronous`: devices go on while this op runs on their
       communication streams, and wait at the first use of the result. A function may
       return such a result while it is in flight; then its caller waits. In per-rank
-      form, the result may only be waited for (`collective.wait`) or returned. Not every
-      collective can be asynchronous.
+      form, only `collective.wait` or a return may use the result. Not every collective
+      can be asynchronous.
     - the integer `dist.bucket`: collectives of a function with the same integer form
       one *bucket*, and travel in one message. They are next to each other, have the
-      same kind, mesh, axes, element type and reduction, and all are asynchronous or none
-      is. If a pass deletes some of them, the others still form a bucket. The attribute
-      does not change results. Not every collective can be in a bucket.
+      same kind, mesh, axes, element type and reduction, and either all or none of them
+      are asynchronous. If a pass deletes some of them, the rest still form a bucket.
+      The attribute does not change results. Not every collective can be in a bucket.
 
     Each form of a program has its own ops, derived from this class: see
     `InDistributedForm` and `InRankForm`.
@@ -201,14 +202,14 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def share(self) -> float:
-        """The fraction of the tensors that travels, from 0 to 1."""
+        """The fraction of the elements of the tensors that travels, from 0 to 1."""
         return 1.0
 
     @property
     def is_asynchronous(self) -> bool:
         """
-        Whether devices go on while this op communicates. They wait where its result is
-        used.
+        Whether devices go on while this op communicates, and wait only at the first use
+        of its result.
         """
         return ASYNCHRONOUS in self.attributes
 
@@ -227,7 +228,9 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def message(self) -> tuple[Attribute | str | bool | None, ...]:
-        """A key that is equal for collectives that can travel in one message."""
+        """
+        A key that two collectives have in common if they can travel in one message.
+        """
         source = self.source.type
         return (
             self.name,
@@ -283,7 +286,7 @@ _Kind = TypeVar("_Kind", bound=CollectiveOp)
 def bucket_of(op: _Kind) -> list[_Kind]:
     """
     Returns the collectives that travel in one message with `op`, including `op`, in
-    program order. All are of the class of `op`.
+    program order. All of them have the class of `op`.
     """
     kind, first = type(op), op
     while first.is_joined and isinstance(first.prev_op, kind):
@@ -303,9 +306,10 @@ def is_per_rank(op: Operation) -> bool:
 
 def require_waits(arriving: SSAValue) -> None:
     """
-    Raises VerifyException unless the tensor `arriving`, which is in flight, is only
-    waited for or returned. Calls of functions with the attribute `torch.repeat` may
-    take the tensor; the same rule then holds for its uses inside of these functions.
+    Raises VerifyException if an op other than a wait or a return uses the tensor
+    `arriving`, which is in flight. Calls of functions with the attribute `torch.repeat`
+    may take the tensor; the same rule then holds for its uses inside of these
+    functions.
     """
     for use in arriving.uses:
         callee = _repeat(use.operation)

@@ -85,8 +85,9 @@ class InDistributedForm(CollectiveOp):
 
     def require_partial(self, before: Layout) -> str:
         """
-        Returns the reduction with which the operand is partial over every axis of this op.
-        Raises VerifyException unless there is exactly one.
+        Returns the reduction (`sum`, `max` or `min`) of an operand with layout `before`
+        that is partial over every axis of this op. Raises VerifyException unless there
+        is exactly one such reduction.
         """
         reductions = {dict(before.partial).get(axis) for axis in self.axis_names}
         if len(reductions) != 1 or None in reductions:
@@ -100,8 +101,8 @@ class InDistributedForm(CollectiveOp):
 
     def ending_dims(self, before: Layout, rank: int) -> list[int]:
         """
-        Returns the dimensions whose innermost axes are exactly the axes of this op.
-        Raises VerifyException if there are none.
+        Returns the dimensions of a tensor with layout `before` whose innermost axes are
+        exactly the axes of this op. Raises VerifyException if there are none.
         """
         n = len(self.axis_names)
         dims = [
@@ -118,8 +119,8 @@ class InDistributedForm(CollectiveOp):
 
     def require_free(self, before: Layout) -> None:
         """
-        Raises VerifyException unless the operand is replicated over the axes of this
-        op.
+        Raises VerifyException unless an operand with layout `before` is replicated over
+        the axes of this op.
         """
         used = {*before.split_axes, *before.partial_axes} & set(self.axis_names)
         if used:

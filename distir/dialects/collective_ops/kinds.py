@@ -1,6 +1,6 @@
 """
-The kinds of collectives. A kind holds the facts that an op of the distributed form and
-its counterpart of the per-rank form have in common.
+The kinds of collectives. A kind holds the facts that two ops have in common: the op of
+the distributed form and its counterpart of the per-rank form.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class AllReduce(CollectiveOp):
 
 class AllGather(CollectiveOp):
     """
-    Collects the shards of a tensor along one dimension. Every device gets all of them.
+    Collects the shards of a tensor along one dimension. Every device gets the whole
+    tensor.
     """
 
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
@@ -91,7 +92,8 @@ class RaggedAllToAll(ExchangeKind):
       its expert within its shard, or -1 if the row is empty (see
       `train.expert_places`). They are split like the operand and the result;
     - `taken`: the number of rows of a group, over all shards, that are not empty. It
-      gives the amount of data if tokens are spread evenly. Results do not depend on it.
+      gives the amount of data if all devices get equally many tokens. Results do not
+      depend on it.
     """
 
     TORCH_MODULE: ClassVar[str] = "ragged"
@@ -105,8 +107,8 @@ class RaggedAllToAll(ExchangeKind):
     @property
     def share(self) -> float:
         """
-        The fraction of the rows that are not empty, if tokens are spread evenly. If
-        they are not, all devices wait for the one with the most rows.
+        The fraction of the rows that are not empty, if all devices get equally many
+        tokens. Otherwise all devices wait for the device with the most rows.
         """
         shards, _, places = shape_of(self.source)[:3]
         return min(1.0, self.taken.value.data / (shards * places))
@@ -137,8 +139,8 @@ class Slice(CollectiveOp):
 class Permute(CollectiveOp):
     """
     Ring shift: each device passes its shard to the device `shift` positions further
-    along the axis (1 if `shift` is absent). The layout stays the same; the global value
-    is rolled by whole shards.
+    along the axis (1 if `shift` is absent). The layout stays the same; the elements of
+    the global value move by whole shards.
     """
 
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
@@ -151,8 +153,8 @@ class Permute(CollectiveOp):
 class Rooted(CollectiveOp):
     """
     Base of the collectives with a root: one device that has the whole operand or gets
-    the whole result. The root is a mesh without axes (one device), and the other side
-    is a mesh that contains it.
+    the whole result. The type of the root's tensor names a mesh without axes (one
+    device); the other type names a mesh that contains this device.
     """
 
     FROM_ROOT: ClassVar[bool] = False

@@ -28,12 +28,11 @@ from distir.dialects.dist import REDUCTIONS, layout_of
 class InLocalForm(CollectiveOp):
     """
     Base of the collectives on local tensors: of one rank's program, and of one program
-    for all ranks. Facts that follow from layouts in a distributed program are
-    properties here.
+    for all ranks. Properties of the op hold the facts that layouts give in a
+    distributed program.
 
     An op stays even if its result is unused, because the other ranks of its group run
-    it too. The result of an asynchronous op may only be waited for (`collective.wait`)
-    or returned.
+    it too. Only `collective.wait` or a return may use the result of an asynchronous op.
     """
 
     # Other ranks of the group run it too, so no generic pass may remove it.
@@ -50,8 +49,9 @@ class InLocalForm(CollectiveOp):
         **numbers: int | None,
     ):
         """
-        Properties that are None are absent. `numbers` has `dim`, `run`, `split_dim`,
-        `split_run`, `blocks`, `split_blocks`, `shift` and `root`.
+        Makes a collective over `axes`. Properties that are None are absent. `numbers`
+        has `dim`, `run`, `split_dim`, `split_run`, `blocks`, `split_blocks`, `shift`
+        and `root`.
         """
         properties: dict[str, Attribute] = {
             "axes": ArrayAttr([StringAttr(a) for a in axes])
@@ -70,8 +70,8 @@ class InLocalForm(CollectiveOp):
     @property
     def group_size(self) -> int | None:
         """
-        The number of ranks that take part. It is None if it is known only when the
-        program runs.
+        The number of ranks that take part, or None if it is known only when the program
+        runs.
         """
         raise NotImplementedError
 
@@ -147,15 +147,15 @@ class InLocalForm(CollectiveOp):
 
 
 class Reducing(InLocalForm):
-    """Has `reduction`: `sum`, `max` or `min`."""
+    """Collectives with the property `reduction`: `sum`, `max` or `min`."""
 
     reduction = prop_def(StringAttr)
 
 
 class AlongDimension(InLocalForm):
     """
-    Has `dim`, the dimension along which parts lie, and `run`, the run length on it,
-    absent for a contiguous split.
+    Collectives of parts along one dimension. The property `dim` is this dimension.
+    `run` is the run length of the split; without it, the split is contiguous.
     """
 
     dim = prop_def(I64)
@@ -163,14 +163,14 @@ class AlongDimension(InLocalForm):
 
 
 class Gathering(AlongDimension):
-    """Gathers the dimension `dim`."""
+    """Collectives that gather the dimension `dim`."""
 
     def sizes(self, shape: Sequence[int], ranks: int) -> Sequence[int]:
         return self.gathered(shape, ranks)
 
 
 class Splitting(AlongDimension):
-    """Splits the dimension `dim`."""
+    """Collectives that split the dimension `dim`."""
 
     def sizes(self, shape: Sequence[int], ranks: int) -> Sequence[int]:
         return self.split(shape, ranks)
@@ -178,10 +178,11 @@ class Splitting(AlongDimension):
 
 class Exchanging(Gathering):
     """
-    Also splits the dimension `split_dim`, with the run length `split_run` on it.
+    Collectives that gather the dimension `dim` and split the dimension `split_dim`,
+    with the run length `split_run`.
 
-    If `blocks` is present, the dimension `dim` consists of so many equal blocks, and
-    each holds the parts of as many neighbouring ranks, in runs of length `run`.
+    If `blocks` is present, the dimension `dim` consists of so many equal blocks. Each
+    block holds the parts of equally many neighbouring ranks, in runs of length `run`.
     `split_blocks` means the same for `split_dim`.
     """
 

@@ -31,7 +31,8 @@ class AllReduceOp(InDistributedForm, kinds.AllReduce):
 @irdl_op_definition
 class AllGatherOp(InDistributedForm, kinds.AllGather):
     """
-    Collects the shards of a tensor along one dimension. Every device gets all of them.
+    Collects the shards of a tensor along one dimension. Every device gets the whole
+    tensor.
     """
 
     name = "collective.all_gather"
@@ -59,7 +60,10 @@ class ReduceScatterOp(InDistributedForm, kinds.ReduceScatter):
 
 
 class _ExchangeOp(InDistributedForm, kinds.ExchangeKind):
-    """The layouts of collectives that move the split of a tensor."""
+    """
+    Base of the ops that move the split of a tensor to another dimension, with their
+    rule for layouts.
+    """
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
         n = len(self.axis_names)
@@ -94,7 +98,8 @@ class RaggedAllToAllOp(_ExchangeOp, kinds.RaggedAllToAll):
       its expert within its shard, or -1 if the row is empty (see
       `train.expert_places`). They are split like the operand and the result;
     - `taken`: the number of rows of a group, over all shards, that are not empty. It
-      gives the amount of data if tokens are spread evenly. Results do not depend on it.
+      gives the amount of data if all devices get equally many tokens. Results do not
+      depend on it.
     """
 
     name = "collective.ragged_all_to_all"
@@ -134,8 +139,8 @@ class SliceOp(InDistributedForm, kinds.Slice):
 class PermuteOp(InDistributedForm, kinds.Permute):
     """
     Ring shift: each device passes its shard to the device `shift` positions further
-    along the axis. The layout stays the same; the global value is rolled by whole
-    shards.
+    along the axis (1 if `shift` is absent). The layout stays the same; the elements of
+    the global value move by whole shards.
     """
 
     name = "collective.permute"

@@ -41,8 +41,8 @@ from distir.dialects.dist_attributes import ASYNCHRONOUS
 @irdl_op_definition
 class CoordinateOp(IRDLOperation):
     """
-    This rank's position along the axes (the first axis is major), as a scalar. It
-    belongs to the per-rank form. `index` is the position.
+    This rank's position along the axes (the first axis is major), as a scalar, in the
+    program of one rank. `index` is the position.
     """
 
     name = "collective.coordinate"
@@ -78,7 +78,9 @@ class CoordinateOp(IRDLOperation):
 
 
 class _Transfer(IRDLOperation):
-    """Base of ops that transfer a tensor between two ranks (per-rank form only)."""
+    """
+    Base of ops that transfer a tensor between two ranks, in the program of one rank.
+    """
 
     traits = traits_def(OfOneRank())
 
@@ -99,8 +101,8 @@ class _Transfer(IRDLOperation):
 class SendToRankOp(_Transfer):
     """
     Sends a local tensor to the global rank `peer` and waits until it has arrived
-    (per-rank form). With the unit attribute `dist.asynchronous`, this rank goes on at
-    once.
+    (per-rank form). With the unit attribute `dist.asynchronous`, this rank does not
+    wait.
     """
 
     name = "collective.send"
@@ -141,8 +143,8 @@ class RecvFromRankOp(_Transfer):
 @irdl_op_definition
 class WaitOp(_Transfer):
     """
-    Waits until a tensor has arrived (per-rank form). The tensor is the result of an
-    asynchronous receive or collective, or a function returned it while it was in
+    Waits until the tensor of an asynchronous receive or collective has arrived
+    (per-rank form). A function may also have returned this tensor while it was in
     flight.
     """
 

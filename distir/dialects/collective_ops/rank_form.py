@@ -1,8 +1,8 @@
 """
 Collectives of the program of one rank: shapes are local, and each op lists its group.
 
-Each op is the counterpart of the op of the same kind in a distributed program. Facts
-that follow from layouts there are attributes here.
+Each op is the counterpart of the op of the same kind in a distributed program. Its
+attributes hold the facts that layouts give there.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RootedInRankForm(InRankForm):
     """
     Base of the collectives with a root in one rank's program.
 
-    `root` is the root's global rank; if it is absent, the root is the first rank of the
+    `root` is the root's global rank; by default, the root is the first rank of the
     group. Ranks other than the root ignore the operand of a broadcast or scatter, and
     must not use the result of a reduce or gather.
     """
@@ -103,7 +103,8 @@ class RankAllReduceOp(InRankForm, Reducing, kinds.AllReduce):
 @irdl_op_definition
 class RankAllGatherOp(InRankForm, Gathering, kinds.AllGather):
     """
-    Collects the parts of the group's ranks along `dim`. Every rank gets all of them.
+    Collects the parts of the group's ranks along `dim`. Every rank gets the whole
+    tensor.
     """
 
     name = "collective.rank.all_gather"
@@ -118,7 +119,10 @@ class RankReduceScatterOp(InRankForm, Splitting, Reducing, kinds.ReduceScatter):
 
 @irdl_op_definition
 class RankAllToAllOp(InRankForm, Exchanging, kinds.AllToAll):
-    """Gathers along `dim` and splits along `split_dim`, in one exchange."""
+    """
+    Exchanges parts with the group's ranks so that the tensor is gathered along `dim`
+    and split along `split_dim`.
+    """
 
     name = "collective.rank.all_to_all"
 
@@ -126,8 +130,8 @@ class RankAllToAllOp(InRankForm, Exchanging, kinds.AllToAll):
 @irdl_op_definition
 class RankRaggedAllToAllOp(InRankForm, Exchanging, kinds.RaggedAllToAll):
     """
-    An all-to-all of rows of experts that leaves out empty rows; see
-    `collective.ragged_all_to_all`.
+    An all-to-all of rows of experts that leaves out empty rows, in the program of one
+    rank. `collective.ragged_all_to_all` describes the operands.
     """
 
     name = "collective.rank.ragged_all_to_all"

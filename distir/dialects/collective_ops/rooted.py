@@ -18,7 +18,10 @@ from distir.dialects.dist import Layout, layout_of
 
 
 class RootedOp(InDistributedForm, kinds.Rooted):
-    """Base of the collectives with a root."""
+    """
+    Base of the collectives with a root: one device that has the whole operand or gets
+    the whole result.
+    """
 
 
 @irdl_op_definition

@@ -31,8 +31,8 @@ from distir.dialects.collective_ops.local_form import (
 
 class _NumberOfRun(IRDLOperation):
     """
-    Base of ops that return a number that is known only when the program runs, as a
-    tensor<i64>.
+    Base of ops that return a number as a tensor<i64>. The number is known only when the
+    program runs.
     """
 
     result = result_def(TensorType)
@@ -108,7 +108,10 @@ class SpmdAllReduceOp(InSpmdForm, Reducing, kinds.AllReduce):
 
 @irdl_op_definition
 class SpmdAllGatherOp(InSpmdForm, Gathering, kinds.AllGather):
-    """Collects the parts of the group's ranks along `dim`. Every rank gets all of them."""
+    """
+    Collects the parts of the group's ranks along `dim`. Every rank gets the whole
+    tensor.
+    """
 
     name = "collective.spmd.all_gather"
 
@@ -122,7 +125,10 @@ class SpmdReduceScatterOp(InSpmdForm, Splitting, Reducing, kinds.ReduceScatter):
 
 @irdl_op_definition
 class SpmdAllToAllOp(InSpmdForm, Exchanging, kinds.AllToAll):
-    """Gathers along `dim` and splits along `split_dim`, in one exchange."""
+    """
+    Exchanges parts with the group's ranks so that the tensor is gathered along `dim`
+    and split along `split_dim`.
+    """
 
     name = "collective.spmd.all_to_all"
 

@@ -82,9 +82,9 @@ def attribute_to_python(attr: Attribute) -> Any:
 
 def decimal(value: float) -> float:
     """
-    Returns the decimal number with the fewest digits that equals `value` when it is
-    rounded to 32 bits. It is 0.1, for instance, where `value` is 0.10000000149. A user
-    who gave 0.1 gets 0.1 back: ONNX stores the floats of attributes in 32 bits.
+    Returns the decimal number with the fewest digits that rounds to `value` in 32 bits,
+    such as 0.1 for 0.10000000149. ONNX stores the floats of attributes in 32 bits, so
+    this restores the number that a user wrote.
     """
     return float(str(np.float32(value)))
 
@@ -225,8 +225,8 @@ def verify_attribute(owner: str, schema: OpSchema.Attribute, attr: Attribute) ->
 
 def _out_of_range(owner: str, name: str, attr: Attribute) -> str | None:
     """
-    Returns a description of an attribute's allowed values if its value is not allowed,
-    else None.
+    Returns a description of the allowed values of the attribute `name` if the value
+    `attr` is not allowed, else None.
     """
     operator = owner.removeprefix("onnx.")
     if isinstance(attr, StringAttr):

@@ -15,8 +15,9 @@ from typing import Literal
 class Elementwise:
     """
     An operator that computes each result element from the operand elements at the same
-    position. If a text is empty, the layer that reads it uses its own function for the
-    operator, or none.
+    position, with texts for its sharding rule, gradient and PyTorch expression. For an
+    empty text, the layer that needs it uses a function registered for the operator, if
+    any.
     """
 
     torch: str = ""

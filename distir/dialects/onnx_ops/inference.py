@@ -1,10 +1,9 @@
 """
 Infers the types of an ONNX operator's results with ONNX's own inference, and checks an
-op's declared types against them.
+op's declared types against the inferred types.
 
-Rules, kernels, gradients and costs may rely on this check. The operands of an op that
-passed it are allowed by its schema, and their shapes fit each other and the op's
-attributes.
+Rules, kernels, gradients and costs may rely on this check: the schema of a checked op
+allows its operands, and their shapes fit each other and the op's attributes.
 """
 
 from __future__ import annotations
@@ -117,8 +116,8 @@ def infer_node(
 
 def _left_out(schema: OpSchema, types: Iterable[TypeProto]) -> list[tuple[int, int]]:
     """
-    Returns the pairs of `_STAND_INS` that are needed: the first type occurs in `types`
-    but the schema does not allow it.
+    Returns the pairs of types in `_STAND_INS` that an inference needs: the first type
+    occurs in `types`, but the schema does not allow it.
     """
     found = {_tensor(t).elem_type for t in types}
     return [
@@ -130,7 +129,10 @@ def _left_out(schema: OpSchema, types: Iterable[TypeProto]) -> list[tuple[int, i
 
 @cache
 def _takes(schema: OpSchema, wide: int, taken: int) -> bool:
-    """Whether an operator allows the float type `wide` wherever it allows `taken`."""
+    """
+    Whether an operator allows the float type `wide` wherever it allows the type
+    `taken`.
+    """
     wide_name, taken_name = _type_name(wide), _type_name(taken)
     return all(
         kind.replace(taken_name, wide_name) in formal.types
@@ -147,8 +149,8 @@ def _type_name(element: int) -> str:
 
 def _tensor(type_: TypeProto) -> TypeProto.Tensor:
     """
-    Returns the tensor type within a type: itself, or that of the tensors in a sequence
-    or optional.
+    Returns the tensor type within a type: `type_` itself, or the type of the tensors in
+    a sequence or optional.
     """
     while (kind := type_.WhichOneof("value")) in ("sequence_type", "optional_type"):
         type_ = getattr(type_, kind).elem_type
@@ -241,7 +243,7 @@ def _shown(types: Sequence[Attribute]) -> str:
 
 def contradicts(declared: Attribute, inferred: Attribute) -> bool:
     """
-    Whether no value can have both types. Unknown sizes and ranks agree with any other.
+    Whether no value can have both types. An unknown size or rank agrees with any other.
     """
     if isinstance(declared, UnrankedTensorType | TensorType) and isinstance(
         inferred, UnrankedTensorType | TensorType
@@ -353,8 +355,8 @@ def _constant_type(attr: Attribute) -> Attribute:
 
 def _check_schema_types(op: OnnxOp) -> None:
     """
-    Raises VerifyException unless the schema allows the type of every operand and result,
-    and types are equal wherever the schema names the same type variable.
+    Raises VerifyException unless the schema allows the type of every operand and
+    result, and all types of one type variable of the schema are equal.
     """
     schema = op.SCHEMA
     bound: dict[str, tuple[str, str]] = {}
@@ -394,8 +396,8 @@ def _stand_ins(kind: str) -> list[str]:
 
 def _variables(schema: OpSchema) -> frozenset[str]:
     """
-    Returns the names of a schema's type variables. Each stands for one type wherever it
-    occurs.
+    Returns the names of a schema's type variables. Each variable stands for the same
+    type everywhere in the schema.
     """
     return frozenset(c.type_param_str for c in schema.type_constraints)
 

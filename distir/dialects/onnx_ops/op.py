@@ -34,10 +34,10 @@ OMITTED = "omitted_inputs"
 
 class OnnxOp(IRDLOperation):
     """
-    An ONNX operator as its schema `SCHEMA` (an `onnx.defs.OpSchema`) describes it.
-    Inputs, attributes and results are those of the schema, in its order. This class
-    verifies the numbers of inputs and results and the kinds of attributes;
-    `onnx.StandardOp` verifies the types.
+    An ONNX operator as its schema `SCHEMA` (an `onnx.defs.OpSchema`) describes it:
+    inputs, attributes and results are in the schema's order. This class verifies the
+    numbers of inputs and results and the kinds of attributes; `onnx.StandardOp`
+    verifies the types.
     """
 
     SCHEMA: ClassVar[OpSchema]
@@ -56,8 +56,8 @@ class OnnxOp(IRDLOperation):
     ) -> Self:
         """
         Returns a new operation. `inputs` may hold None for omitted optional inputs.
-        `attributes` maps ONNX names to Python values or xDSL attributes; entries that
-        are None are left out. `discardable` holds the attributes that are not ONNX's.
+        `attributes` maps ONNX names to Python values or xDSL attributes; None values
+        are left out. `discardable` holds attributes that ONNX does not define.
         """
         trimmed = list(inputs)
         while trimmed and trimmed[-1] is None:
@@ -98,14 +98,16 @@ class OnnxOp(IRDLOperation):
         return tuple(int(i) for i in attr.get_values())
 
     def input(self, index: int) -> SSAValue | None:
-        """Returns the input at schema position `index`, or None if it is omitted."""
+        """
+        Returns the input at schema position `index`, or None if the input is omitted.
+        """
         values = self.input_values
         return values[index] if index < len(values) else None
 
     def operand_position(self, operand_index: int) -> int:
         """
-        Returns the schema position of the operand at `operand_index`, which does not
-        count omitted inputs.
+        Returns the schema position of the operand with the index `operand_index`.
+        Operand indices skip omitted inputs; schema positions count them.
         """
         if OMITTED not in self.properties:
             return operand_index
@@ -114,8 +116,9 @@ class OnnxOp(IRDLOperation):
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """
-        Returns the value of the ONNX attribute `name` as Python data. If it is not set,
-        returns its default in the schema, or `default` if the schema has none.
+        Returns the value of the ONNX attribute `name` as Python data. If the attribute
+        is not set, returns its default in the schema, or `default` if the schema has
+        none.
         """
         attr = self.properties.get(name)
         if attr is not None:

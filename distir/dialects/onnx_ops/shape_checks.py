@@ -146,7 +146,8 @@ def _convolution(shapes: Shapes) -> None:
 
 def _fits(shapes: Shapes, space: Shape, kernel: Shape) -> None:
     """
-    Checks that the padded input of a convolution is at least as large as the kernel.
+    Checks that the padded input of a convolution, with sizes `space`, is at least as
+    large as the kernel.
     """
     op, rank = shapes.op, len(space)
     if op.attribute("auto_pad", "NOTSET").startswith("SAME"):
@@ -397,9 +398,8 @@ def _attention(shapes: Shapes) -> None:
 def _with_heads(shapes: Shapes, position: int, heads: str) -> Shape:
     """
     Returns the batch size, the number of heads, the length and the head size of the
-    queries, keys or values at `position`. `heads` is the attribute with the number of
-    heads, which is needed for three dimensions. Raises VerifyException if the shape
-    does not fit.
+    queries, keys or values at `position`. If they have three dimensions, the attribute
+    `heads` gives the number of heads. Raises VerifyException if the shape does not fit.
     """
     shape, first = shapes[position], shapes[0]
     if shape is None or first is None or len(shape) != len(first):

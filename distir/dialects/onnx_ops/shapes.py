@@ -1,9 +1,9 @@
 """
 Checks of an op's dimensions that ONNX's inference leaves out.
 
-`SHAPES` lists the names of dimensions for each operand and result. Equal names are
-equal sizes, `*S` stands for any number of dimensions, and a number is a size.
-`shape_checks` has the checks that names cannot express.
+`SHAPES` lists the names of dimensions for each operand and result. Dimensions with
+equal names must have equal sizes, `*S` stands for any number of dimensions, and a
+number is a size. `shape_checks` has the checks that names cannot express.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ SHAPES: dict[str, str] = {
     "Unsqueeze": "*D, R",
 }
 """
-The dimensions of each operand, `->`, those of each result, by operator. Operands and
-results that are missing or empty here may have any shape.
+For each operator, the dimensions of each operand, `->`, and the dimensions of each
+result. Operands and results that are missing or empty here may have any shape.
 """
 
 
@@ -143,8 +143,8 @@ class Shapes:
 
     def equal(self, a: int, b: int, text: str) -> None:
         """
-        Raises VerifyException with `text` unless sizes `a` and `b` are equal, or one is
-        unknown.
+        Raises VerifyException with `text` unless sizes `a` and `b` are equal, or one of
+        them is unknown.
         """
         self.require(a < 0 or b < 0 or a == b, f"{text}, got {a} and {b}")
 

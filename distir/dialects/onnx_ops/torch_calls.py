@@ -1,8 +1,8 @@
 """
-PyTorch expressions for ONNX operators that are not elementwise and need no more than a
-template. Op classes of other dialects state theirs in `TORCH`.
-`distir.lowering.emitter.Call.write` defines the fields of templates. Operators that
-need more than a template have an emitter in `distir/lowering/emitters`.
+PyTorch expressions for ONNX operators that are not elementwise, written as templates.
+`distir.lowering.emitter.Call.write` defines the fields of templates. Op classes of
+other dialects have their templates in `TORCH`. Operators that need more than a template
+have an emitter in `distir/lowering/emitters`.
 """
 
 from __future__ import annotations

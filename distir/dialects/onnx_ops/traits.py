@@ -36,7 +36,9 @@ class Fact:
         )
 
     def __or__(self, names: Set[str]) -> Fact:
-        """Returns the fact that holds for the ops in `names`, too."""
+        """
+        Returns a fact that holds for the ops of this fact and for the ops in `names`.
+        """
         return Fact(self.names | names, self.stated)
 
 
@@ -53,7 +55,8 @@ shape.
 
 VIEWS = Fact(RESHAPES | _named("Identity"), "IS_VIEW")
 """
-Ops whose result is the memory of the first operand, or a part of it, in another shape.
+Ops whose result is the memory of the first operand, or a part of this memory, in
+another shape.
 """
 
 REARRANGEMENTS = PERMUTATIONS | _named("Concat Split")
@@ -71,7 +74,9 @@ in another type. Operands that are shapes do not count.
 """
 
 SELECTIONS = _named("Clip Gather Max Min Mod Pad Slice")
-"""Operators that keep some elements of the first operand and replace the others."""
+"""
+Operators that keep some elements of the first operand and replace all other elements.
+"""
 
 COPIES = Fact(frozenset(), "IS_COPY")
 """Ops whose result holds the values of the operand, in another form or place."""
@@ -123,8 +128,8 @@ STRIDED = _named("Slice Split Transpose")
 
 IN_ROTARY = _named("Concat Mul Neg Split")
 """
-Operators of rotary positions: products with cosines and sines, and the exchange of
-halves of which one is negated. A sum ends them.
+Operators of rotary positions: products with cosines and sines, and the exchange of two
+halves, one of them negated. A sum ends the computation.
 """
 
 ARITHMETIC = _named("Add Sub Mul Div")
@@ -154,8 +159,8 @@ LOOK_UPS = _named(
 )
 """
 Operators whose second operand holds integers that index a dimension of the first
-operand. For losses this is the second dimension, for others the attribute `axis` names
-it.
+operand: the second dimension for losses, and the dimension in the attribute `axis` for
+all other operators.
 """
 
 OPTIMIZERS = Fact(frozenset(), "IS_UPDATE")

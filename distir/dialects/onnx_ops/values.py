@@ -145,7 +145,7 @@ def element_type(onnx_type: int) -> TypeAttribute:
 def onnx_element_type(type_: Attribute) -> int:
     """
     Returns the `TensorProto.DataType` of an xDSL element type. Raises ValueError if
-    ONNX has none.
+    ONNX has no such type.
     """
     if type_ in _FROM_BUILTIN:
         return _FROM_BUILTIN[type_]
@@ -156,8 +156,8 @@ def onnx_element_type(type_: Attribute) -> int:
 
 def numpy_dtype(type_: Attribute) -> np.dtype[Any]:
     """
-    Returns the NumPy dtype of an xDSL element type, from ml_dtypes if NumPy has none.
-    For elements in the host's memory, returns the dtype of the element itself.
+    Returns the NumPy dtype of an xDSL element type, from ml_dtypes if NumPy itself has
+    no such type. The place of elements (host or device) does not matter.
     """
     if isinstance(type_, HostType):
         return numpy_dtype(type_.element)

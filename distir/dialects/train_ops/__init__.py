@@ -1,1 +1,3 @@
-"""The ops of the `train` dialect, one file per family; each lists its ops in `OPS`."""
+"""
+The ops of the `train` dialect. Each file has one family of ops, and lists it in `OPS`.
+"""

@@ -114,7 +114,7 @@ class SwishGradOp(ActivationGradOp):
 class ShrinkGradOp(ActivationGradOp):
     """
     The gradient of y = shrink(x), which is 0 between -lambd and lambd, and x plus or
-    minus a constant elsewhere:
+    minus a constant elsewhere. The gradient of its input is
 
         dx = dy where |x| > lambd, else 0
     """
@@ -133,8 +133,8 @@ class ShrinkGradOp(ActivationGradOp):
 class SoftmaxFamilyGradOp(FormulaOp):
     """
     Base of the gradients of ops that normalise along `axis`. `y` is the op's result,
-    `dy` the gradient of the result, and `dx` the gradient of the input. All have the
-    same shape and element type.
+    `dy` the gradient of the result, and `dx` the gradient of the input. All three have
+    the same shape and element type.
     """
 
     COST_CLASS: ClassVar[str] = "normalization"

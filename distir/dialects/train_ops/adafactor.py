@@ -1,7 +1,7 @@
 """
 Adafactor (Shazeer and Stern 2018, "Adafactor: Adaptive Learning Rates with Sublinear
-Memory Cost"), in steps. Between them are sums over rows, over columns and over whole
-parameters, which devices that hold parts add up.
+Memory Cost"), in steps. Between the steps are sums over rows, over columns and over
+whole parameters; devices that hold parts of a parameter add up their sums.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class FactorSumsOp(FormulaOp):
 @irdl_op_definition
 class SecondMomentOp(FormulaOp):
     """
-    The running mean of squares in step `t = step + 1`. `sums` are sums of `count`
-    squares each:
+    The running mean of squares in step `t = step + 1`. Each element of `sums` is a sum
+    of `count` squares:
 
         moment + t ** beta2_decay * (sums / count - moment)
     """
@@ -101,8 +101,8 @@ class FactoredDirectionOp(FormulaOp):
     """
     The gradient [..., m, n] divided by the root of its estimated second moment. The
     estimate is the product of the means of rows [..., m, 1] and of columns [..., 1, n],
-    divided by the mean of all. `total` [..., 1, 1] is the sum of `rows`, and `count` is
-    the number of rows:
+    divided by the mean of all elements. `total` [..., 1, 1] is the sum of `rows`, and
+    `count` is the number of rows:
 
         estimate = rows * columns / max(total / count, epsilon)
         direction = gradient / sqrt(max(estimate, epsilon ** 2))
@@ -144,9 +144,9 @@ class FactoredDirectionOp(FormulaOp):
 @irdl_op_definition
 class AdafactorOp(DirectionalUpdateOp):
     """
-    One step of Adafactor along a direction, which `gradient` holds. `step` is the
-    number of steps done so far, and `t = step + 1`. The root mean square of a tensor
-    follows from the sum of its squares and the number of its elements, `count`:
+    One step of Adafactor along the direction `gradient`. `step` is the number of steps
+    done so far, and `t = step + 1`. The root mean square `rms` of a tensor follows from
+    the sum of its squares and the number of its elements, `count`:
 
     - `rate = learning_rate`, or with `relative_step` `max(epsilon, rms(parameter)) *
       min(learning_rate, 1 / sqrt(t))`

@@ -1,7 +1,7 @@
 """
-Fused attention. The module has attention that keeps the values its gradient needs,
-causal attention of tokens in any order, their gradients, and an op that merges
-attention over different keys.
+Fused attention. The module has attention that keeps values for its gradient, causal
+attention of tokens in any order, the gradients of both, and an op that merges attention
+over different keys.
 """
 
 from __future__ import annotations
@@ -97,8 +97,7 @@ class FusedAttentionOp(TrainOp):
     @property
     def run_length(self) -> int | None:
         """
-        The number of positions in a run, if blocks consist of runs; None if blocks are
-        contiguous.
+        The number of positions in a run of a block; None if blocks are contiguous.
         """
         return None if self.run is None else self.run.value.data
 
@@ -221,7 +220,7 @@ class FusedAttentionOp(TrainOp):
     def check_logsumexp(self, value: SSAValue) -> None:
         """
         Raises VerifyException unless `value` has one number per row of scores, in the
-        accumulation type.
+        type in which sums are accumulated.
         """
         expected = TensorType(accumulation_type(self.q), self.sizes.scores[:3])
         check_type(self, "logsumexp", value, expected)
@@ -235,7 +234,7 @@ class AttentionOp(FusedAttentionOp):
     lets the gradient recompute P without another softmax:
 
         logsumexp: log(sum(exp(cap(scale * q k') + mask)) along keys), 0 for a query that
-        sees no key: [batch, query heads, queries], f64 for f64 and f32 for others.
+        sees no key: [batch, query heads, queries], f64 for f64 and f32 for other types.
     """
 
     name = "train.attention"
@@ -252,8 +251,8 @@ class AttentionOp(FusedAttentionOp):
         **settings: Any,
     ):
         """
-        Makes the op from its operands and, by name, its properties. Result types are
-        derived.
+        Makes the op from its operands, and from its properties by name. Result types
+        are derived.
         """
         y, logsumexp = self.types_of(q, v, **settings)
         super().__init__(*(q, k, v, mask), y=y, logsumexp=logsumexp, **settings)
@@ -267,7 +266,7 @@ class AttentionOp(FusedAttentionOp):
         **_: Any,
     ) -> tuple[TensorType, TensorType]:
         """
-        Returns the types of the results, `y` and `logsumexp`, of attention with these
+        Returns the types of the results `y` and `logsumexp` of attention, from its
         operands and properties.
         """
         queries, values = shape_of(q), shape_of(v)
@@ -338,10 +337,10 @@ class CausalAttentionOp(FusedAttentionOp):
     `FusedAttentionOp` describes everything else. `is_causal`, which counts positions
     from 0, is not allowed.
 
-    - `step`: if `blocks` blocks of keys travel around a ring, the number of devices
-      that the keys have moved since they were with the queries of the same positions.
-      It gives the amount of work before positions are known. Positions alone decide the
-      results.
+    - `step`: used if `blocks` blocks of keys travel around a ring: the number of
+      devices that the keys have moved away from the queries of the same positions. The
+      simulator derives the amount of work from it. Results depend on the positions
+      alone.
     """
 
     query_positions = operand_def(TensorType)
@@ -373,8 +372,9 @@ class PlacedAttentionOp(CausalAttentionOp):
     over the keys that a query sees, as `CausalAttentionOp` defines them. The second
     result is
 
-        logsumexp: log(sum(exp(cap(scale * q k') + mask)) along these keys), -infinity for a
-        query that sees none: [batch, query heads, queries], f64 for f64 and f32 for others.
+        logsumexp: log(sum(exp(cap(scale * q k') + mask)) along these keys), -infinity
+        for a query that sees none: [batch, query heads, queries], f64 for f64 and f32
+        for other types.
     """
 
     name = "train.placed_attention"
@@ -393,8 +393,8 @@ class PlacedAttentionOp(CausalAttentionOp):
         **settings: Any,
     ):
         """
-        Makes the op from its operands and, by name, its properties. Result types are
-        derived.
+        Makes the op from its operands, and from its properties by name. Result types
+        are derived.
         """
         y, logsumexp = AttentionOp.types_of(q, v, **settings)
         TrainOp.__init__(
@@ -414,9 +414,9 @@ class PlacedAttentionOp(CausalAttentionOp):
 @irdl_op_definition
 class PlacedAttentionGradOp(FusedAttentionGradOp, CausalAttentionOp):
     """
-    The gradient of `train.placed_attention`; its formulas are those of
+    The gradient of `train.placed_attention`, with the formulas of
     `train.attention_grad`. `y` and `logsumexp` may come from attention over more keys
-    than the op's own. Then `dq` is the term of these keys in the sum over all keys.
+    than the op's own. Then `dq` is the term of the op's keys in the sum over all keys.
     """
 
     name = "train.placed_attention_grad"

@@ -54,8 +54,8 @@ float (`F64`), a list of integers (`INTEGERS`).
 @dataclass(frozen=True)
 class Derived:
     """
-    A rule for the type of a value: `type_of` derives it from `source`, another value of
-    the op.
+    A rule for the type of a value: `type_of` returns the type, given the type of
+    `source`, another value of the op.
     """
 
     source: str
@@ -64,8 +64,8 @@ class Derived:
 
 def like(source: str) -> Derived:
     """
-    Returns the rule that a value has the shape and element type of `source`. Layouts
-    follow from sharding rules instead.
+    Returns the rule that a value has the shape and element type of the value `source`,
+    but not its layout.
     """
     return Derived(source, _plain)
 
@@ -84,7 +84,7 @@ def _plain(value: SSAValue) -> TensorType:
 def total_of(source: str) -> Derived:
     """
     Returns the rule that a value is a scalar, of the type in which sums of elements of
-    `source` are accumulated.
+    the value `source` are accumulated.
     """
     return Derived(source, lambda value: tensor_of(accumulation_type(value), ()))
 
@@ -124,8 +124,8 @@ class TrainOp(IRDLOperation, OpFacts):
 
         Optional operands and lists may be left out at the end. Properties are
         attributes or Python values; None and False stand for absent properties. Types
-        of results are given under the results' names. They may be left out if they are
-        derived from operands. None leaves out an optional result.
+        of results are given under the results' names, or derived from operands. None
+        leaves out an optional result.
         """
         definition = self.get_irdl_definition()
         names = [name for name, _ in definition.operands]
@@ -209,7 +209,10 @@ class FormulaOp(TrainOp):
     def arguments(
         cls, operands: dict[str, Any], properties: dict[str, Any]
     ) -> dict[str, Any]:
-        """Returns the arguments that the formula may take, by name."""
+        """
+        Returns the arguments that the formula may take, by name: expressions of
+        operands, and properties as Python values.
+        """
         return operands | properties
 
     @property
@@ -259,8 +262,8 @@ class FormulaOp(TrainOp):
 @cache
 def _operand_names(op: type[FormulaOp]) -> tuple[list[str], list[int]]:
     """
-    Returns the names of an op's operands, and the positions of those that are lists or
-    optional.
+    Returns the names of an op's operands, and the indices of the operands that are
+    lists or optional.
     """
     operands = op.get_irdl_definition().operands
     lists = [i for i, (_, k) in enumerate(operands) if isinstance(k, VarOperandDef)]
@@ -319,8 +322,8 @@ def _python_value(value: Attribute) -> Any:
 
 def _attribute(value: Any, constraint: object) -> Attribute | None:
     """
-    Returns the attribute for a property with this constraint, from a Python value or an
-    attribute. Returns None for None and False.
+    Returns the attribute for a property with the given constraint, from a Python value
+    or an attribute. Returns None for None and False.
     """
     match value:
         case None | False:
@@ -344,7 +347,7 @@ def _attribute(value: Any, constraint: object) -> Attribute | None:
 @cache
 def _number(value: float, is_double: bool) -> Attribute:
     """
-    Returns the attribute for a number. It is one object for all ops, so that comparing
-    is fast.
+    Returns the attribute for a number. Equal numbers share one object, so that
+    comparing ops is fast.
     """
     return FloatAttr(value, f64 if is_double else f32)

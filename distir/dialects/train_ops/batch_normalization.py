@@ -3,9 +3,9 @@ The statistics and gradients of batch normalisation.
 
 Batch normalisation is y = n * scale + bias, with n = (x - mean) * r and r = 1 /
 sqrt(variance + epsilon), over x of shape `[batch, channels, *space]`. All values but
-`x`, `y` and their gradients have one number per channel. The sums over batch and space
-are one op, and the computation per element is another. If the batch is split, only the
-sums need to be added up.
+`x`, `y` and their gradients have one number per channel. One op sums over batch and
+space, and another op computes each element. If the batch is split, devices need to add
+up only the sums.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _inverse_root(variance: Expr, x: Expr, epsilon: float) -> Expr:
 
 
 class BatchNormOp(FormulaOp):
-    """Base of the ops of batch normalisation, which verifies their operands."""
+    """Base of the ops of batch normalisation. It verifies their operands."""
 
     TORCH_MODULE: ClassVar[str] = "batch_norm_gradients"
 
@@ -62,8 +62,8 @@ class BatchNormOp(FormulaOp):
 @irdl_op_definition
 class BatchNormVarianceOp(BatchNormOp):
     """
-    The variance of each channel about a given mean, in the type of `mean`: variance =
-    sum((x - mean)^2) / count. `count` is the number of elements per channel.
+    The variance of each channel of `x` about a given mean, in the type of `mean`:
+    variance = sum((x - mean)^2) / count. `count` is the number of elements per channel.
     """
 
     name = "train.batch_norm_variance"
@@ -121,9 +121,8 @@ class BatchNormSumsOp(BatchNormOp):
 class BatchNormGradOp(BatchNormOp):
     """
     The gradients of batch normalisation with given statistics, which do not depend on
-    `x`. With r = 1 / sqrt(variance + epsilon) and n = (x - mean) * r, these are the
-    gradient of the input, and those of scale and bias, as sums over batch and space, in
-    the type of `mean`:
+    `x`: `dx` for the input, and `dscale` and `dbias` as sums over batch and space, in
+    the type of `mean`. With r = 1 / sqrt(variance + epsilon) and n = (x - mean) * r,
 
         dx = scale * r * dy, dscale = sum(dy * n), dbias = sum(dy)
     """
@@ -161,9 +160,9 @@ class BatchNormGradOp(BatchNormOp):
 @irdl_op_definition
 class BatchNormInputGradOp(BatchNormOp):
     """
-    The gradient of the input if mean and variance are those of `x` itself. `dscale` and
-    `dbias` are complete sums, and `count` is the number of elements per channel. With r
-    = 1 / sqrt(variance + epsilon) and n = (x - mean) * r,
+    The gradient of the input of batch normalisation with the mean and variance of `x`
+    itself. `dscale` and `dbias` are complete sums, and `count` is the number of
+    elements per channel. With r = 1 / sqrt(variance + epsilon) and n = (x - mean) * r,
 
         dx = scale * r * (dy - dbias / count - n * dscale / count)
     """
@@ -304,8 +303,8 @@ class GhostBatchNormOp(GhostNormOp):
 @irdl_op_definition
 class GhostBatchNormGradOp(GhostNormOp):
     """
-    The gradients of `train.ghost_batch_norm`, from its statistics. With n = (x - mean)
-    * inverse,
+    The gradients of `train.ghost_batch_norm`, from the statistics of each part of the
+    batch. With n = (x - mean) * inverse,
 
         dscale = sum(dy * n), dbias = sum(dy), over all parts of the batch,
         dx = scale * inverse * (dy - mean(dy) - n * mean(dy * n)), means over each part

@@ -1,6 +1,6 @@
 """
-Checks that the verifiers of train ops share. They do not compare layouts, which
-sharding rules check.
+Checks that the verifiers of train ops share. Sharding rules, not these checks, compare
+layouts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check_type(op: Operation, name: str, value: SSAValue, expected: TensorType) 
 
 def checked_axis(op: Operation, axis: int, rank: int) -> int:
     """
-    Returns the index of `axis`, which may be negative, counted from 0. Raises
+    Returns `axis`, which may be negative, as an index counted from 0. Raises
     VerifyException if it is outside of `rank` dimensions.
     """
     if not -rank <= axis < rank:

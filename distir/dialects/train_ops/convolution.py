@@ -1,8 +1,8 @@
 """
 Gradients of convolutions and pooling over any number of spatial dimensions.
 
-Windows are given in full. As in ONNX, `pads` lists the padding before each dimension
-and then the padding after each.
+Attributes give every window in full: stride, dilation and padding have no defaults. As
+in ONNX, `pads` lists the padding before each dimension and then the padding after each.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class WindowsOp(TrainOp):
         ceil: bool = False,
     ) -> None:
         """
-        Raises VerifyException unless the attributes of the window are valid and the
-        spatial sizes fit: those of `source`, which the window moves over, and of
+        Raises VerifyException unless the attributes of the window are valid, and the
+        spatial sizes of `source`, which the window moves over, fit the sizes of
         `windowed`, the result. With `ceil`, the number of windows may be rounded up.
         """
         before, after = shape_of(source), shape_of(windowed)
@@ -103,7 +103,10 @@ class WindowsOp(TrainOp):
 
 
 class ConvGradOp(WindowsOp):
-    """Base of the gradients of a convolution. `group` is as in ONNX."""
+    """
+    Base of the gradients of a convolution. `group`, the number of groups of channels,
+    is as in ONNX.
+    """
 
     COST_CLASS: ClassVar[str] = "convolution"
 
@@ -203,7 +206,8 @@ class PoolGradOp(WindowsOp):
 class MaxPoolGradOp(PoolGradOp):
     """
     The gradient of `onnx.MaxPool`. Each element of `dy` is added at the position of its
-    window's maximum in `x`; among equal elements, at the first in row-major order.
+    window's maximum in `x`. If several elements are equal to the maximum, the first one
+    in row-major order counts.
     """
 
     name = "train.max_pool_grad"
@@ -223,7 +227,7 @@ class MaxPoolGradOp(PoolGradOp):
 class AveragePoolGradOp(PoolGradOp):
     """
     The gradient of `onnx.AveragePool`. Each element of `dy` is divided by the number of
-    elements of its window and added to all of them. With `count_include_pad`, padding
+    elements of its window and added to each of them. With `count_include_pad`, padding
     counts as elements.
     """
 
@@ -239,8 +243,8 @@ class AveragePoolGradOp(PoolGradOp):
 
     def counts(self) -> list[list[int]]:
         """
-        The number of elements of each window that count, along each spatial dimension.
-        The product over the dimensions is the divisor of the window's sum.
+        The number of counted elements of each window along each spatial dimension. The
+        product of these numbers over the dimensions is the divisor of the window's sum.
         """
         sizes, windows = shape_of(self.dx)[2:], shape_of(self.dy)[2:]
         padded = self.count_include_pad is not None

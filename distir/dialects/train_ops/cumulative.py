@@ -25,8 +25,8 @@ class CumProdGradOp(TrainOp):
 
         dx_i = sum over j >= i of dy_j times the product of the x_k, k <= j, other than x_i
 
-    It is computed without a division by zero. With `exclusive`, y_j leaves out x_j.
-    With `reverse`, products begin at the end. All values have the same shape.
+    The op computes this without a division by zero. With `exclusive`, y_j leaves out
+    x_j. With `reverse`, products begin at the end. All values have the same shape.
     """
 
     name = "train.cumprod_grad"

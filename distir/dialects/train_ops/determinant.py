@@ -33,8 +33,8 @@ def _check_matrices(op: TrainOp, x: SSAValue) -> None:
 class SlogdetOp(TrainOp):
     """
     The signs of the determinants of the matrices `x` [..., n, n], and the logarithms of
-    their absolute values, both [...]. For a singular matrix these are 0 and minus
-    infinity.
+    their absolute values, both [...]. For a singular matrix, the sign is 0 and the
+    logarithm minus infinity.
     """
 
     name = "train.slogdet"
@@ -60,7 +60,8 @@ class SlogdetOp(TrainOp):
 @irdl_op_definition
 class SlogdetGradOp(TrainOp):
     """
-    The gradient of the logarithms of absolute determinants. For each matrix of `x`:
+    The gradient of the logarithms of absolute determinants. For each square matrix of
+    `x`:
 
         dx = dlogarithm * transpose(inverse(x))
     """

@@ -96,8 +96,8 @@ class DrawingOp(TrainOp):
     @abstractmethod
     def drawn_shape(self) -> tuple[int, ...]:
         """
-        The shape of the tensor, or of this device's part of it, for which random
-        numbers are drawn.
+        The shape of the tensor, or of this device's part of the tensor, whose elements
+        may be dropped.
         """
 
     @property
@@ -108,7 +108,7 @@ class DrawingOp(TrainOp):
 
     @property
     def threshold(self) -> int:
-        """The smallest 32-bit random number with which an element is kept."""
+        """The smallest 32-bit random number of an element that is kept."""
         return round(self.ratio.value.data * 2**32)
 
     @property
@@ -119,8 +119,8 @@ class DrawingOp(TrainOp):
     @property
     def parts(self) -> tuple[Split, ...]:
         """
-        The splits of the tensor, one for each operand of `coordinates`. The operand is
-        this device's position in the split.
+        The splits of the tensor, one for each operand of `coordinates`, which is this
+        device's position in the split.
         """
         return splits_of(self.splits)
 
@@ -175,10 +175,10 @@ class DropoutOp(DrawingOp):
     """
     Dropout: `y = x / (1 - ratio)` for kept elements, else 0. `DrawingOp` defines which
     elements are kept. Without `mask`, the gradient is the same op applied to `dy`, and
-    only the counter is kept for it.
+    needs only the counter.
 
-    - `mask`: an optional second result, which holds a boolean per element: whether it
-      is kept. The gradient then uses the mask (`train.dropout_grad`) instead of drawing
+    - `mask`: an optional second result, one boolean per element: whether the element is
+      kept. The gradient then uses the mask (`train.dropout_grad`) instead of drawing
       numbers again. This costs a byte of memory per element and saves work.
     """
 
@@ -259,7 +259,8 @@ def check_ratio(op: IRDLOperation, ratio: FloatAttr[Float64Type]) -> None:
 def _assembly(operands: str, results: str) -> str:
     """
     Returns the assembly format of an op with the given `operands` and `results`, which
-    are names separated by spaces. The operands mask, counter and coordinates are added.
+    are names separated by spaces. The format adds the operands mask, counter and
+    coordinates.
     """
     first = " `,` ".join(f"${name}" for name in operands.split())
     types = " `,` ".join(f"type(${name})" for name in operands.split())
@@ -292,11 +293,11 @@ class DroppedAttentionBase(FusedAttentionOp, DrawingOp):
 class DroppedAttentionOp(DroppedAttentionBase):
     """
     Attention with dropout: y = D v, where D is P / (1 - ratio) for kept probabilities
-    P, else 0. The gradient draws the same random numbers again, so that neither P nor
-    the dropout mask is stored for it. It needs the second result:
+    P, else 0. The gradient draws the same random numbers again, so the op stores
+    neither P nor the dropout mask. The gradient needs the second result:
 
         logsumexp: log(sum(exp(cap(scale * q k') + mask)) along keys), 0 for a query that
-        sees no key: [batch, query heads, queries], f64 for f64 and f32 for others.
+        sees no key: [batch, query heads, queries], f64 for f64 and f32 for other types.
     """
 
     name = "train.dropped_attention"
@@ -317,8 +318,8 @@ class DroppedAttentionOp(DroppedAttentionBase):
         **settings: Any,
     ):
         """
-        Makes the op from its operands and, by name, its properties. Result types are
-        derived.
+        Makes the op from its operands, and from its properties by name. Result types
+        are derived.
         """
         heads = {n: settings.get(n) for n in ("q_num_heads", "kv_num_heads")}
         known = {

@@ -5,8 +5,8 @@ to these rows and back, and products of each row with the matrix of its expert.
 Rows are the dimensions [shards, groups, places] of a tensor. Each shard has the same
 number of consecutive experts. The tokens of a group have a fixed number of places in
 each shard. Devices that split the shards hold different experts. An empty place costs
-memory but no products. With one shard, and with groups of one token that have as many
-places as the token chooses experts, no place is empty and no token is dropped.
+memory but no products. There is no empty place and no dropped token with one shard and
+groups of one token, if a token has as many places as it chooses experts.
 """
 
 from __future__ import annotations
@@ -82,16 +82,16 @@ class ExpertPlacesOp(TrainOp):
     """
     Assigns a row to every choice of a token. `ids` [groups, tokens, choices] are expert
     numbers from 0 to `experts` - 1. An expert takes the first `capacity` choices of
-    each group. All first choices come before all second ones; otherwise tokens come in
-    order. The choices that are taken get the places of the expert's shard, ordered by
-    expert.
+    each group: the tokens' first choices before their second choices, and so on, each
+    in the order of tokens. These choices get the places of the expert's shard, ordered
+    by expert.
 
     - `slots` [groups, tokens, choices]: the shard's number times the number of places,
       plus the place; -1 for a dropped choice;
     - `rows` [shards, groups, places]: the number of the row's expert within its shard;
       -1 for an empty place;
-    - `imbalance`: the assumed load of the busiest device, as a multiple of the mean load
-      (`EXPECTED_IMBALANCE` if absent). It determines estimates of time and memory.
+    - `imbalance`: the assumed load of the busiest device, as a multiple of the mean
+      load (`EXPECTED_IMBALANCE` if absent). It determines estimates of time and memory.
       Results do not depend on it.
     """
 
@@ -269,9 +269,10 @@ class GroupedOp(TrainOp):
     - `transposed`: matrices are [output, input] instead of [input, output];
     - `taken`: the number of rows of a group, over all shards, that are not empty; all
       if absent. It determines the estimated work. Results do not depend on it;
-    - `imbalance`: where no token is dropped, and the shards may be on different
-      devices, the assumed load of the busiest device, as of `train.expert_places`. Only
-      so many rows count in estimates of time and memory; all rows if it is absent.
+    - `imbalance`: only if no token is dropped, and the shards may be on different
+      devices: the assumed load of the busiest device, as of `train.expert_places`.
+      Estimates of time and memory count only the rows of this load; without it, they
+      count all rows.
     """
 
     rows = operand_def(TensorType)
@@ -281,8 +282,8 @@ class GroupedOp(TrainOp):
 
     def taken_of(self, shards: int, places: int) -> int:
         """
-        Returns the number of rows of a group that are not empty, for these numbers of
-        shards and places per shard.
+        Returns the number of rows of a group that are not empty, for the given numbers
+        of shards and places per shard.
         """
         count = shards * places
         return count if self.taken is None else min(count, self.taken.value.data)

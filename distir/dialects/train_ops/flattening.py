@@ -1,5 +1,5 @@
 """
-Flattening: turning tensors into one-dimensional ones that any number of devices can
+Flattening: turning tensors into one-dimensional tensors that any number of devices can
 split evenly.
 """
 
@@ -22,7 +22,7 @@ from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 
 def blocks_attribute(parts: Sequence[Split]) -> ArrayAttr[DenseArrayBase[Any]]:
     """
-    Returns the attribute `blocks` for these splits: a list of `[dimension, parts,
+    Returns the attribute `blocks` for the given splits: a list of `[dimension, parts,
     run]`.
     """
     return ArrayAttr([DenseArrayBase.from_list(i64, list(split)) for split in parts])
@@ -31,7 +31,7 @@ def blocks_attribute(parts: Sequence[Split]) -> ArrayAttr[DenseArrayBase[Any]]:
 class _FlatteningOp(TrainOp):
     """
     Base of `train.flatten` and its inverse. `blocks` lists the splits that cut the
-    tensor into blocks before it is flattened.
+    tensor into blocks before the op flattens it.
     """
 
     IS_FRESH: ClassVar[bool] = False
@@ -41,8 +41,8 @@ class _FlatteningOp(TrainOp):
     @property
     def parts(self) -> tuple[Split, ...]:
         """
-        The splits in `blocks`. They cut the tensor into blocks before it is flattened.
-        Each split adds one dimension to `flat`.
+        The splits in `blocks`, which cut the tensor into blocks before the op flattens
+        it. Each split adds one dimension to `flat`.
         """
         return splits_of(self.blocks)
 
@@ -74,9 +74,9 @@ class FlattenOp(_FlatteningOp):
     Elementwise optimizer updates keep the zeros zero, and zeros do not change sums of
     squares.
 
-    `blocks`, a list of `[dimension, parts, run]`, splits the tensor before it is
-    flattened. Each entry deals the elements of `dimension` out to `parts` parts in
-    turn, `run` elements at a time. It adds one dimension to `flat`, whose index is the
+    `blocks`, a list of `[dimension, parts, run]`, splits the tensor before the
+    flattening. Each entry deals the elements of `dimension` out to `parts` parts in
+    turn, `run` elements at a time, and adds one dimension to `flat`, whose index is the
     part. Each device can thus flatten its own part of a split tensor.
     """
 

@@ -55,10 +55,10 @@ class Float8LinearOp(TrainOp):
     """
     A matrix product y = a b that is computed in 8-bit floats.
 
-    `a` `[..., m, k]` is rounded to `a_format` and `b` `[k, n]` to `b_format`, each
-    after multiplication by its scale. `scaling` is one of `SCALINGS`. Operands and
-    result have the model's precision. The pass `expand-float8` replaces this op with
-    its parts before gradients are taken. The op itself cannot be split.
+    `a` `[..., m, k]` is multiplied by its scale and rounded to `a_format`, and `b` `[k,
+    n]` to `b_format`. `scaling` is one of `SCALINGS`. Operands and result have the
+    model's precision. The pass `expand-float8` replaces this op with its parts before
+    gradients are taken. The op itself cannot be split.
     """
 
     name = "train.float8_linear"
@@ -92,7 +92,7 @@ class Float8ScaleOp(TrainOp):
     The factor that makes `x` fill the range of a format: the format's largest finite
     value divided by the largest magnitude in `x` (at least 1e-12). Without `axis` it is
     a scalar. With `axis`, there is one scale per row along `axis`, which then has size
-    1. The scale of a whole tensor is the smallest of its parts' scales.
+    1. The scale of a whole tensor is the smallest of the scales of its parts.
     """
 
     name = "train.float8_scale"

@@ -1,4 +1,4 @@
-"""Gradients of look-ups, and sums at positions that indices name."""
+"""Gradients of look-ups, and sums at given indices."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from distir.dialects.train_ops.checks import (
 class GatherGradOp(TrainOp):
     """
     The gradient of `onnx.Gather` along `axis` with respect to its data. `ddata` begins
-    as zeros, and each slice of `dy` is added at the position that its index names. The
-    order of additions is fixed. `dy` is `[...before, ...indices, ...after]`, and
-    `ddata` is `[...before, rows, ...after]`. Indices are in `-rows .. rows-1`; negative
-    ones count from the end.
+    as zeros, and each slice of `dy` is added at the position of its index, in a fixed
+    order. `dy` is `[...before, ...indices, ...after]`, and `ddata` is `[...before,
+    rows, ...after]`. Indices are in `-rows .. rows-1`; negative ones count from the
+    end.
 
-    If `data` is given, the rows are split like those of `data`, whose values are not
+    If `data` is given, the rows are split like the rows of `data`, whose values are not
     used.
     """
 
@@ -59,7 +59,7 @@ class GatherGradOp(TrainOp):
 
     @property
     def dimension(self) -> int:
-        """The index of the dimension that is looked up, counted from 0."""
+        """The index, counted from 0, of the dimension that the look-up indexes."""
         return checked_axis(self, self.axis.value.data, len(shape_of(self.ddata)))
 
     def verify_(self) -> None:
@@ -75,16 +75,16 @@ class GatherGradOp(TrainOp):
 @irdl_op_definition
 class ScatterSumOp(TrainOp):
     """
-    Zeros in the shape of `result`, to which `updates` are added at the positions that
-    `indices` name. These are the gradients of `onnx.GatherND` and
-    `onnx.GatherElements`. Negative indices count from the end.
+    Zeros in the shape of `result`, to which `updates` are added at given `indices`: the
+    gradients of `onnx.GatherND` and `onnx.GatherElements`. Negative indices count from
+    the end.
 
     - Without `axis`, the last dimension of `indices` holds tuples of n indices.
       `updates` is `[...batch, ...places, ...after]`, `indices` is `[...batch,
       ...places, n]` and `result` is `[...batch, ...n indexed dimensions, ...after]`.
       There are `batch_dims` dimensions in `batch`.
     - With `axis`, `indices` has the shape of `updates`. Each element is added at the
-      position that its index names along `axis`, and at its own position along other
+      position of its index along `axis`, and at its own position along other
       dimensions.
     """
 
@@ -139,7 +139,7 @@ def adds_by_row(look_ups: GatherGradOp) -> bool:
     """
     Whether the gradient of a look-up can be added to another tensor row by row, without
     a tensor of its own. This needs look-ups along dimension 0. It is false for 16-bit
-    elements, as each of these additions would be rounded.
+    elements, because each addition would be rounded.
     """
     element = element_type(look_ups.ddata)
     return look_ups.dimension == 0 and isinstance(element, Float32Type | Float64Type)

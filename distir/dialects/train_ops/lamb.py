@@ -1,7 +1,7 @@
 """
-LAMB (You et al. 2020, "Large Batch Optimization for Deep Learning"), in two ops. The
-norms between them are sums of squares over whole parameters, which devices that hold
-parts add up.
+LAMB (You et al. 2020, "Large Batch Optimization for Deep Learning"), in two ops.
+Between these ops are norms of whole parameters: sums of squares, which devices that
+hold parts add up.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from distir.dialects.train_ops.optimizers import (
 @irdl_op_definition
 class LambDirectionOp(UpdateOp):
     """
-    The direction of a step of LAMB: that of Adam, with weight decay. `step` is the
-    number of steps done so far, and `t = step + 1`.
+    The direction of a step of LAMB: the direction of Adam, with weight decay. `step` is
+    the number of steps done so far, and `t = step + 1`.
 
     - `exp_avg = beta1 * exp_avg + (1 - beta1) * gradient`
     - `exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * gradient * gradient`
@@ -85,8 +85,9 @@ class LambDirectionOp(UpdateOp):
 @irdl_op_definition
 class LambOp(DirectionalUpdateOp):
     """
-    One step of LAMB along a direction, which `gradient` holds. `parameter_squares` and
-    `gradient_squares` are sums of the squares of all elements. The new parameter is
+    One step of LAMB along the direction `gradient`. `parameter_squares` and
+    `gradient_squares` are the sums of the squares of all elements of the two tensors.
+    The new parameter is
 
         parameter - learning_rate * trust * gradient
 

@@ -1,10 +1,10 @@
 """
 Losses and their gradients: cross-entropy of integer labels, and the CTC loss over all
-alignments of labels with a sequence. The module also has the steps of a cross-entropy
-whose classes are split (a vocabulary-parallel loss, as in Megatron-LM).
+alignments of labels with a sequence.
 
-`train.cross_entropy` and its gradient decompose into these steps. Devices then exchange
-one number per label and no logits.
+`train.cross_entropy` and its gradient decompose into steps, also in this module, in
+which devices can split the classes (a vocabulary-parallel loss, as in Megatron-LM). The
+devices exchange one number per label and no logits.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from distir.dialects.train_ops.checks import (
 
 LOGITS_AT_ONCE = 1 << 24
 """
-The largest number of logits of which generated packages compute the loss or its
-gradient at once, and have copies in the type in which it is computed (`CHUNK` in
-`distir/runtime/layers/losses.py`, which imports nothing from here).
+The largest number of logits for which generated packages compute the loss or its
+gradient in one piece. They copy so many logits to the type of the computation (`CHUNK`
+in `distir/runtime/layers/losses.py`, which imports nothing from here).
 """
 
 
@@ -85,7 +85,7 @@ def label_weight(
 
 
 def _classes(labels: Expr, ignore_index: int | None) -> Expr:
-    """Returns the labels with 0 in the place of `ignore_index`."""
+    """Returns the labels, with 0 in place of `ignore_index`."""
     if ignore_index is None:
         return labels
     return where(differs(labels, ignore_index), labels, 0)
@@ -93,7 +93,7 @@ def _classes(labels: Expr, ignore_index: int | None) -> Expr:
 
 class LabelLossOp(FormulaOp):
     """
-    Base of losses of integer labels and of their gradients. They have an operand
+    Base of losses of integer labels and of their gradients. These ops have an operand
     `labels`, a divisor, and a label `ignore_index` that does not count.
     """
 
@@ -110,7 +110,9 @@ class LabelLossOp(FormulaOp):
 
     @property
     def ignored(self) -> int | None:
-        """The label that does not count, or None if all labels count."""
+        """
+        The label whose positions add nothing to the loss, or None if all labels count.
+        """
         return None if self.ignore_index is None else self.ignore_index.value.data
 
     def _verify(self, logits: SSAValue, labels: SSAValue) -> None:
@@ -132,9 +134,9 @@ class CrossEntropyOp(LabelLossOp):
     (f64 for f64 logits, else f32): `loss = sum_i (log sum_v exp(logits[i, v]) -
     logits[i, labels[i]]) / divisor`. Positions labelled `ignore_index` add 0.
 
-    `divisor` refers to the whole program: it is the global number of labels for a mean,
-    and 1 if absent. A device that holds part of the labels thus computes its term of
-    the loss.
+    `divisor` is the same on all devices: the global number of labels for a mean, and 1
+    if absent. A device that holds part of the labels thus computes its term of the
+    loss.
     """
 
     name = "train.cross_entropy"
@@ -270,7 +272,7 @@ class CtcLossOp(CtcOp):
 class CtcLossGradOp(CtcOp):
     """
     The gradient of `train.ctc_loss` as PyTorch defines it: with respect to the scores
-    whose log-softmax is `log_probs`. For an infinite loss it is NaN, or 0 with
+    whose log-softmax is `log_probs`. The gradient of an infinite loss is NaN, or 0 with
     `zero_infinity`.
     """
 
@@ -352,8 +354,8 @@ class ExponentialSumOp(FormulaOp):
 class LabelLogitOp(FormulaOp):
     """
     The logit of each label's class: `chosen[i] = logits[i, labels[i]]`, and 0 if the
-    label is none of `0 .. V-1`. A device that holds some of the classes thus returns
-    the logits of the labels among them.
+    label is outside of `0 .. V-1`. A device that holds some of the classes thus returns
+    the logits of the labels of these classes.
     """
 
     name = "train.label_logit"
@@ -379,10 +381,10 @@ class LabelLogitOp(FormulaOp):
 @irdl_op_definition
 class CrossEntropySumOp(LabelLossOp):
     """
-    The cross-entropy from its parts: `loss = sum_i (log total[i] + maximum[i] -
-    chosen[i]) / divisor`, without positions labelled `ignore_index`. `classes` is the
-    number of classes in the whole program. In PyTorch, a label outside of the classes
-    makes the loss NaN.
+    The sum of the cross-entropies of all labels: `loss = sum_i (log total[i] +
+    maximum[i] - chosen[i]) / divisor`, without positions labelled `ignore_index`.
+    `classes` is the number of classes in the whole program. In PyTorch, a label outside
+    of the classes makes the loss NaN.
     """
 
     name = "train.cross_entropy_sum"

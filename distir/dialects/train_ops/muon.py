@@ -31,7 +31,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 @irdl_op_definition
 class MuonMomentumOp(UpdateOp):
     """
-    The direction of Muon before it is made orthogonal: `buffer = momentum * buffer + (1
+    The direction of Muon before `train.orthogonalize`: `buffer = momentum * buffer + (1
     - momentum) * gradient`, and `direction = buffer`, or with `nesterov` `(1 -
     momentum) * gradient + momentum * buffer`.
     """
@@ -67,8 +67,8 @@ class OrthogonalizeOp(TrainOp):
     """
     The matrices `x` [..., m, n] with singular values near 1, by `steps` steps of a
     Newton-Schulz iteration. Each matrix is first divided by its Frobenius norm, or by
-    `epsilon` if that is larger. A matrix of more rows than columns is transposed, and
-    so is its result. Each step computes, with G = X transpose(X),
+    `epsilon` if that is larger. A matrix with more rows than columns is transposed
+    before the iteration and after it. Each step computes, with G = X transpose(X),
 
         X = a X + (b G + c G G) X
 
@@ -107,7 +107,7 @@ class OrthogonalizeOp(TrainOp):
 @irdl_op_definition
 class MuonOp(UpdateOp):
     """
-    One step of Muon along a direction, which `gradient` holds. The new parameter is
+    One step of Muon along the direction `gradient`. The new parameter is
 
         parameter * (1 - learning_rate * weight_decay) - learning_rate * scale * gradient
     """

@@ -1,5 +1,6 @@
 """
-Normalisation layers that keep their statistics for the backward, and their gradients.
+Normalisation layers that keep their statistics for the backward pass, and their
+gradients.
 """
 
 from __future__ import annotations
@@ -62,15 +63,15 @@ class NormalizingOp(FormulaOp):
     def check_like_result(self, name: str, value: SSAValue) -> None:
         """
         Raises VerifyException unless `value` has the type of the layer's result. `name`
-        is its name in the message.
+        is the value's name in the message.
         """
         check_shape(self, name, value, shape_of(self.x))
         check_element_type(self, name, value, element_type(self.scale))
 
     def check_statistic(self, name: str, value: SSAValue) -> None:
         """
-        Raises VerifyException unless `value` has one number per row of `x`, in the
-        accumulation type. `name` is its name in the message.
+        Raises VerifyException unless `value` has one number per row of `x`, in f64 for
+        f64, else f32. `name` is the value's name in the message.
         """
         sizes, axis = shape_of(self.x), self.dimension
         shape = (*sizes[:axis], *(1 for _ in sizes[axis:]))
@@ -79,7 +80,8 @@ class NormalizingOp(FormulaOp):
 
 def _rows_and_columns(x: Expr, axis: int) -> tuple[range, range]:
     """
-    Returns the dimensions of `x` before `axis`, and the normalised ones from `axis` on.
+    Returns the dimensions of `x` before `axis`, and the normalised dimensions from
+    `axis` on.
     """
     rank = len(x.shape)
     return range(axis % rank), range(axis % rank, rank)
@@ -123,8 +125,8 @@ class LayerNormOp(NormalizingOp):
 class RmsNormOp(NormalizingOp):
     """
     RMS normalisation: y = x * inverse * scale with `inverse` = 1 / sqrt(mean(x * x) +
-    epsilon), over the dimensions from `axis` on. `y` has the element type of `scale`;
-    that of `x` may differ.
+    epsilon), over the dimensions from `axis` on. `y` has the element type of `scale`,
+    which may differ from the element type of `x`.
     """
 
     name = "train.rms_norm"
@@ -149,7 +151,7 @@ class NormGradOp(NormalizingOp):
     """
     Base of the gradients of `train.layer_norm` and `train.rms_norm`, from the
     statistics that these ops keep. `dy` is the gradient of `y`. `dx` has the type of
-    `x`, and `dscale` that of `scale`.
+    `x`, and `dscale` the type of `scale`.
     """
 
     dy = operand_def(TensorType)

@@ -1,6 +1,6 @@
 """
-Opaque modules of PyTorch: they are not traced, and run as they are on each device's
-parts.
+Opaque modules of PyTorch: the import does not trace them, and they run as they are on
+each device's parts.
 
 The op names a module of the script that runs the program. The program does not contain
 the code of the module, only its declarations: the sharding rule, the work and the
@@ -57,11 +57,11 @@ class OpaqueBase(TrainOp):
       same notation;
     - `draws`: whether the module draws random numbers;
     - `seed`, `stream`, `counter`, `coordinates`: only for a module that draws random
-      numbers, in a training step. Together they seed its generator, as for
+      numbers, in a training step. Together they seed the module's generator, as for
       `train.dropout`. The counter differs for each step, and the coordinates are the
       positions of the device along the axes that split the op;
     - `axes`, `sizes`: only in the per-rank form of a module that communicates by
-      itself: the mesh axes over which it communicates, and their sizes.
+      itself: the mesh axes of this communication, and their sizes.
     """
 
     module = prop_def(StringAttr)
@@ -125,8 +125,8 @@ class OpaqueBase(TrainOp):
 
     def declared(self, **changed: Any) -> dict[str, Any]:
         """
-        Returns the properties that the forward and the gradient share, by name.
-        `changed` adds or replaces properties.
+        Returns the properties, by name, that the call of a module shares with its
+        gradient. `changed` adds or replaces properties.
         """
         names = (
             *("module", "tensors", "arguments", "trains", "draws", "seed", "stream"),
@@ -165,8 +165,8 @@ class OpaqueBase(TrainOp):
 class OpaqueOp(OpaqueBase):
     """
     The results of a module that is not traced. `gradient_flops` and
-    `gradient_workspace` are the work and the memory of its gradient. Without them, the
-    gradient takes three times the work of the module and the same memory:
+    `gradient_workspace` are the work and the memory of the module's gradient. By
+    default, the gradient takes three times the work of the module and the same memory:
 
     ```mlir
     %y = train.opaque %x, %w {module = "moe", tensors = ["weight"],
@@ -199,9 +199,9 @@ class OpaqueOp(OpaqueBase):
 @irdl_op_definition
 class OpaqueGradOp(OpaqueBase):
     """
-    The gradients of the inputs of `train.opaque` at the indices `wrt`. `gradients` are
-    those of the results at the indices `given`. The module runs once more, with the
-    same random numbers, and PyTorch differentiates it.
+    The gradients of the inputs of `train.opaque` at the indices `wrt`. `gradients`
+    holds the gradients of the results at the indices `given`. The module runs once
+    more, with the same random numbers, and PyTorch differentiates it.
     """
 
     name = "train.opaque_grad"

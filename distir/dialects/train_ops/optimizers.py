@@ -58,12 +58,12 @@ STEP_SETTINGS = ("learning_rate", "weight_decay")
 
 class UpdateOp(FormulaOp):
     """
-    Base of ops that compute new values of a parameter or of its states, which may take
-    the memory of the old ones. The first operand is the parameter or a state, and the
-    second is the gradient, or a direction that was computed from it.
+    Base of ops that compute new values of a parameter or of its states. The new values
+    may take the memory of the old ones. The first operand is the parameter or a state.
+    The second operand is the gradient, or a direction computed from the gradient.
 
-    Hyper-parameters are properties. Those of `STEP_SETTINGS` may also be operands, as
-    f64 scalars: `given` holds their names, in the order of the operands
+    Hyper-parameters are properties. The hyper-parameters of `STEP_SETTINGS` may also be
+    operands, as f64 scalars: `given` holds their names, in the order of the operands
     `step_settings`. Their properties are then the default values.
     """
 
@@ -132,14 +132,14 @@ class UpdateOp(FormulaOp):
 
     @property
     def gradient_operand(self) -> SSAValue:
-        """The gradient, or the direction that was computed from it."""
+        """The gradient, or the direction computed from the gradient."""
         return self.operands[1]
 
     @property
     def shared_operands(self) -> list[SSAValue]:
         """
         The operands that updates of several parameters have in common: the number of
-        steps, if the op has it, and the settings that are operands.
+        steps, if the op has this operand, and the settings that are operands.
         """
         step: SSAValue | None = getattr(self, "step", None)
         return [*([] if step is None else [step]), *self.step_settings]
@@ -201,8 +201,7 @@ class UpdateOp(FormulaOp):
 
 def check_below_one(op: UpdateOp, **rates: FloatAttr) -> None:
     """
-    Raises VerifyException unless each rate is less than 1. `rates` has the rates by
-    name.
+    Raises VerifyException unless each rate is less than 1. `rates` maps names to rates.
     """
     for name, rate in rates.items():
         if rate.value.data >= 1:
@@ -327,9 +326,9 @@ class SgdOp(UpdateOp):
 
 class DirectionalUpdateOp(UpdateOp):
     """
-    Base of updates of a parameter along a direction, which `gradient` holds. The length
-    of the step depends on `parameter_squares` and `gradient_squares`, the sums of the
-    squares of all elements of the two.
+    Base of updates of a parameter along the direction `gradient`. The length of the
+    step depends on `parameter_squares` and `gradient_squares`, the sums of the squares
+    of all elements of the two tensors.
     """
 
     IS_WHOLE: ClassVar[bool] = False

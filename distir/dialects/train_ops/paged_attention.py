@@ -23,8 +23,8 @@ from distir.dialects.train_ops.checks import check_element_type, check_type
 class PageSizes:
     """
     The sizes of a cache in pages: `pools` pools of `pages` pages each, `size` tokens in
-    a page, and `heads` heads of `width` features. The tables of `batch` sequences have
-    `columns` pages each.
+    a page, and `heads` heads of `width` features. For each of `batch` sequences, the
+    table names `columns` pages.
     """
 
     pools: int
@@ -42,14 +42,16 @@ class PageSizes:
 
     @property
     def slots(self) -> int:
-        """The number of tokens of a sequence for which its table has pages."""
+        """
+        The number of tokens that the pages in a sequence's row of the table can hold.
+        """
         return self.columns * self.size
 
     @property
     def used(self) -> int:
         """
-        The number of pages of a pool that sequences can fill: all that their tables
-        name, or all of the pool if these are fewer.
+        The number of pages of a pool that sequences can fill: the pages that their
+        tables name, but at most the pages of the pool.
         """
         return min(self.sequences * self.columns, self.pages)
 
@@ -62,10 +64,10 @@ class PagedOp(TrainOp):
         table: [batch, columns], i64
 
     The sequences are divided over the pools evenly and in order. Token n of sequence b
-    is in slot n % page size of page table[b, n // page size] of its pool. A table thus
-    names pages of one pool only, and a split of pools splits sequences with them. A
-    negative entry of the table is no page: nothing is written to it, and reads take page
-    0 in its place, so that a mask must hide these tokens.
+    is in slot n % page size of page table[b, n // page size] of its pool. A row of the
+    table thus names pages of one pool only, and a split of pools splits sequences with
+    them. A negative entry of the table is no page: the op writes nothing to it, and
+    reads page 0 in its place, so that a mask must hide these tokens.
     """
 
     POOL: ClassVar[tuple[str, ...]] = ("pools", "pages", "heads", "page size", "width")
@@ -77,7 +79,8 @@ class PagedOp(TrainOp):
     def sizes_of(self, name: str, pool: SSAValue, pages: SSAValue) -> PageSizes:
         """
         Returns the sizes of the cache in `pool`, the operand `name`, with the table
-        `pages`. Raises VerifyException if their types do not fit together.
+        `pages`. Raises VerifyException if the types of `pool` and `pages` do not fit
+        together.
         """
         check_element_type(self, "table", pages, i64)
         shape, table = shape_of(pool), shape_of(pages)
@@ -101,9 +104,9 @@ class PagedWriteOp(PagedOp):
     Writes new tokens to the pages of their sequences. `new` is [batch, heads, tokens,
     width]; its token t of sequence b is token first[b] + t of the sequence. `first` is
     [batch], i64. Tokens with a negative number, which are padding, and tokens without a
-    page are not written. No two sequences may write to one page. Without the dimension
-    of widths, in `pool` and `new`, a head's token is one number, such as the scale of a
-    row of 8 bits.
+    page are not written. Two sequences must not write to the same page. Without the
+    dimension of widths, in `pool` and `new`, each head has one number per token, such as
+    the scale of a row of 8 bits.
     """
 
     name = "train.paged_write"
@@ -157,7 +160,7 @@ class PagedReadOp(PagedOp):
     result = result_def(TensorType)
 
     def __init__(self, pool: SSAValue, table: SSAValue):
-        """Makes the op. The type of the result is derived."""
+        """Makes the op. Its result type is derived from the operands."""
         _, _, heads, size, width = shape_of(pool)
         batch, columns = shape_of(table)
         shape = (batch, heads, columns * size, width)
@@ -213,7 +216,7 @@ class PagedAttentionOp(PagedOp):
         mask: SSAValue,
         scale: float | None = None,
     ):
-        """Makes the op. The type of the result is derived."""
+        """Makes the op. Its result type is derived from the operands."""
         shape = (*shape_of(q)[:3], shape_of(values)[4])
         y = TensorType(element_type(q), shape)
         super().__init__(q, keys, values, table, mask, y=y, scale=scale)
@@ -233,8 +236,8 @@ class PagedAttentionOp(PagedOp):
     @property
     def flops(self) -> int:
         """
-        The number of floating-point operations of the two products with keys and
-        values: those of the pages that sequences can fill (`PageSizes.used`).
+        The number of floating-point operations of the two products, with keys and with
+        values, over the pages that sequences can fill (`PageSizes.used`).
         """
         sizes = self.sizes
         _, heads, queries, width = shape_of(self.q)

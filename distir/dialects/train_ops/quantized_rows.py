@@ -1,7 +1,7 @@
 """
-Tensors of 8 bits whose rows, along the last dimension, have a scale each, and of 4 bits
-whose rows have one for each group. Caches of inference (8 bits) and matrices of experts
-are kept so.
+Tensors of 8-bit numbers in which each row, along the last dimension, has a scale, and of
+4-bit numbers in which each group of a row has one. Caches of inference (8 bits) and
+matrices of experts can have this form.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class QuantizeRowsOp(_RowsOp):
     """
     Converts `x` [..., k] to `quantized` [..., k], 8-bit integers or floats
     (`EIGHT_BITS`), and `scale` [...], of the type of `x`, so that x = quantized *
-    scale. The largest magnitude of a row becomes the largest number of 8 bits. The
-    scale of a row of zeros is 1.
+    scale. The largest magnitude of a row becomes the largest number of the 8-bit type.
+    The scale of a row of zeros is 1.
     """
 
     name = "train.quantize_rows"
@@ -68,12 +68,12 @@ class QuantizeRowsOp(_RowsOp):
 @irdl_op_definition
 class DequantizeRowsOp(_RowsOp):
     """
-    The numbers `x` [..., k] that rows of 8 bits stand for: `quantized` [..., k] times
+    Converts rows of 8-bit numbers back: `x` [..., k] is `quantized` [..., k] times
     `scale` [...].
 
     Products and attention can convert while they read. If all users of `x` are such
-    ops, estimates of time and memory count the 8 bits that they read, and neither
-    conversion nor `x`.
+    ops, estimates of time and memory count only the 8-bit numbers that they read, not
+    the conversion or `x`.
     """
 
     name = "train.dequantize_rows"

@@ -43,7 +43,7 @@ def code_values(is_signed: bool) -> list[float]:
     Returns the 256 numbers that codes stand for, in ascending order. A number of
     exponent e, from 0 to 6, is 10 ** -e times a fraction between 0.1 and 1. Larger
     numbers have more fractions: 2 ** (6 - e) for exponent e, or twice as many without
-    signs. 1 is in the map too. The smallest magnitude is zero with signs, and 1e-7
+    signs. 1 is a number too. The smallest magnitude is zero with signs, and 1e-7
     without signs, because a second moment of zero would make the next step very long
     (Li et al. 2023, "Memory Efficient Optimizers with 4-bit States").
     """
@@ -64,7 +64,9 @@ def _scales_type(shape: tuple[int, ...], block: int) -> TensorType[Any]:
 
 
 class _QuantizedOp(TrainOp):
-    """Base of conversions to and from codes. `block` is the number of elements."""
+    """
+    Base of conversions to and from codes. `block` is the number of elements of a block.
+    """
 
     FACTORS: ClassVar[str] = ""
 
@@ -89,8 +91,9 @@ class QuantizeStateOp(_QuantizedOp):
     """
     Converts a state [..., n] to codes [..., n] and scales [..., n / block]. A code
     stands for one of 256 numbers between -1 and 1, or without `signed` between 0 and 1
-    (`code_values`). Codes are multiplied by the scale of their block. The scale of a
-    block is its largest absolute value. An element gets the code of the nearest number.
+    (`code_values`). An element is about the number of its code times the scale of its
+    block. The scale of a block is the block's largest absolute value, and each element
+    gets the nearest code.
     """
 
     name = "train.quantize_state"
@@ -120,8 +123,8 @@ class QuantizeStateOp(_QuantizedOp):
 @irdl_op_definition
 class DequantizeStateOp(_QuantizedOp):
     """
-    The state [..., n] that codes [..., n] and scales [..., n / block] stand for: each
-    code's number times the scale of its block.
+    Converts codes [..., n] and scales [..., n / block] back to a state [..., n]: the
+    number of each code times the scale of its block.
     """
 
     name = "train.dequantize_state"

@@ -38,7 +38,8 @@ DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 class RecurrentOp(TrainOp):
     """
-    Base of recurrent layers and of their gradients. Checks their operands and results.
+    Base of recurrent layers and of their gradients. It checks their operands and
+    results.
     """
 
     GATES: ClassVar[int]
@@ -66,8 +67,8 @@ class RecurrentOp(TrainOp):
     def verify_layer(self, others: Sequence[tuple[str, SSAValue]]) -> None:
         """
         Raises VerifyException unless the values of the layer fit each other. `others`
-        are the values besides x, w and r, each with a text for its kind: a bias "b", a
-        state "h" or outputs "y". After a space, the text may give the value's name in
+        holds the values besides x, w and r, each with a text for its kind: a bias "b",
+        a state "h" or outputs "y". After a space, the text may give the value's name in
         messages.
         """
         x, direction = self.x, self.direction.data
@@ -106,9 +107,9 @@ class RecurrentGradOp(RecurrentOp):
     sigmoid activations.
 
     The op takes the gradients of all outputs (`dy`) and of the last states. It returns
-    those of the input, the weights, the biases and the initial states. It recomputes
-    the forward. Gates are in ONNX's order. For T steps, batch B, D directions, H hidden
-    features and G gates, the shapes are
+    the gradients of the input, the weights, the biases and the initial states. It
+    recomputes the forward pass. Gates are in ONNX's order. For T steps, batch B, D
+    directions, H hidden features and G gates, the shapes are
 
         x: [T, B, features]        y: [T, D, B, H]        h: [D, B, H]
         w: [D, G * H, features]    r: [D, G * H, H]       b: [D, 2 * G * H]
@@ -189,7 +190,7 @@ class GruGradOp(GruGradBase):
 
 class LstmGradBase(RecurrentGradOp):
     """
-    Base of the gradients of long short-term memory. Its cells `c` are a second state.
+    Base of the gradients of long short-term memory. The cells `c` are its second state.
     """
 
     GATES: ClassVar[int] = 4
@@ -219,8 +220,8 @@ class LstmGradOp(LstmGradBase):
 
 class Exchange(NamedTuple):
     """
-    A kind of collective, and the number `times` of such collectives. Each works on a
-    state with all hidden features.
+    Collectives of one kind; `times` is their number. Each collective works on a state
+    with all hidden features.
     """
 
     kind: Literal["all_gather", "reduce_scatter", "all_to_all"]
@@ -232,15 +233,15 @@ class GatheredOp(RecurrentOp):
     Base of recurrent layers, and of their gradients, whose hidden features can be split
     over mesh axes.
 
-    A device holds the rows of `w`, `r` and `b` for all gates of its features, and its
-    features of states and outputs. In each step devices gather the previous state, [D,
-    B, H], and each multiplies it by its rows. The two directions of a layer take their
-    steps together, and exchange their states together. In the backward, each step also
-    sums and scatters the gradient of the gathered state.
+    A device holds its features of states and outputs, and the rows of `w`, `r` and `b`
+    for all gates of these features. In each step, devices gather the previous state,
+    [D, B, H], and each device multiplies the state by its rows. The two directions of a
+    layer take their steps together, and exchange their states together. In the backward
+    pass, each step also sums and scatters the gradient of the gathered state.
 
     The communication is not an op of its own. In the distributed form, layouts
-    determine the `axes` that it goes over. In the per-rank form, whose types are local,
-    the op names them; `run` is the run length if features are split in runs.
+    determine its `axes`. In the per-rank form, whose types are local, the op names the
+    axes; `run` is the run length if features are split in runs.
     """
 
     axes = opt_prop_def(ArrayAttr[StringAttr])
@@ -249,8 +250,8 @@ class GatheredOp(RecurrentOp):
     @property
     def features(self) -> int:
         """
-        The number of hidden features whose gates the weights hold. On one rank this is
-        the rank's part of them.
+        The number of hidden features whose gates the weights hold. On one rank, these
+        are the rank's own features.
         """
         return shape_of(self.r)[1] // self.GATES
 
@@ -357,8 +358,8 @@ class GatheredRnnOp(GatheredLayerOp):
 class GruExchanges(GatheredOp):
     """
     Base of gated recurrent units and of their gradients. Without `linear_before_reset`,
-    a step gathers twice: the previous state, and the part of it that the reset gate
-    keeps.
+    a step gathers twice: the previous state, and the part of this state that the reset
+    gate keeps.
     """
 
     if TYPE_CHECKING:
@@ -395,8 +396,8 @@ class GatheredGradOp(GatheredOp, RecurrentGradOp):
     """
     Base of the gradients of recurrent layers whose hidden features can be split.
     `RecurrentGradOp` describes their operands and results. The op recomputes the
-    forward and gathers states again. In the backward, each step sums and scatters the
-    gradient of each gathered state.
+    forward pass and gathers states again. In the backward pass, each step sums and
+    scatters the gradient of each gathered state.
     """
 
     @property

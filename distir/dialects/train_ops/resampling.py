@@ -35,11 +35,11 @@ from distir.dialects.train_ops.checks import (
 class ResizeGradOp(TrainOp):
     """
     The gradient of `onnx.Resize` with respect to its input. It takes `dy`, the gradient
-    of the result, and returns `dx`, that of the input. Each element of `dy` is added to
-    the input elements that it was interpolated from, times their weights.
+    of the result, and returns `dx`, the gradient of the input. An input element gets
+    the sum of the elements of `dy` that were interpolated from it, times their weights.
 
     `scales` has the scale of every dimension (1 for dimensions that keep their size).
-    The other attributes are those of `onnx.Resize`.
+    All other attributes have the meaning that `onnx.Resize` gives them.
     """
 
     name = "train.resize_grad"
@@ -145,7 +145,7 @@ class GridSampleGradOp(TrainOp):
 class GridSampleGradInputOp(GridSampleGradOp):
     """
     The gradient of `onnx.GridSample` with respect to `x`, as sums over the samples. The
-    shape of `x` is given by the type of the result.
+    type of the result gives the shape of `x`.
     """
 
     name = "train.grid_sample_grad_input"

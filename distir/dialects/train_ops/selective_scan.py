@@ -24,9 +24,9 @@ class ScanOperandsOp(TrainOp):
 
         x, dt: [B, D, T]        a: [D, N]        b, c: [B, N, T]
 
-    `b` and `c` have the element type of `x`; `dt` and `a` may have others. The states
-    are computed in 32 bits, or in 64 bits if `x` has 64-bit elements. They are not
-    kept.
+    `b` and `c` have the element type of `x`; `dt` and `a` may have other types. The
+    states are computed in 32 bits, or in 64 bits if `x` has 64-bit elements, and are
+    not kept.
     """
 
     TORCH: ClassVar[str] = "{op}({*})"

@@ -1,4 +1,4 @@
-"""Splits that tell an op of the per-rank form which part of a tensor it works on."""
+"""Splits: the part of a tensor on which an op of the per-rank form works."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xdsl.utils.exceptions import VerifyException
 
 class Split(NamedTuple):
     """
-    A split of dimension `dim`: its elements are dealt out to `parts` parts in turn,
+    A split of dimension `dim`, whose elements are dealt out to `parts` parts in turn,
     `run` elements at a time.
     """
 
@@ -22,8 +22,8 @@ class Split(NamedTuple):
 
 def splits_of(attr: ArrayAttr[DenseArrayBase[Any]] | None) -> tuple[Split, ...]:
     """
-    Returns the splits in a list of `[dimension, parts, run]`, or none if the list is
-    absent. Raises VerifyException for entries of another length.
+    Returns the splits in a list of `[dimension, parts, run]`, or an empty tuple if the
+    list is absent. Raises VerifyException for entries of another length.
     """
     entries = () if attr is None else attr.data
     if any(len(entry) != 3 for entry in entries):
@@ -34,8 +34,7 @@ def splits_of(attr: ArrayAttr[DenseArrayBase[Any]] | None) -> tuple[Split, ...]:
 def shape_of_part(shape: Sequence[int], splits: Sequence[Split]) -> list[int] | None:
     """
     Returns the shape of one part of a tensor of shape `shape` after all `splits`.
-    Returns None if a split does not evenly divide the dimension that the splits before
-    it left.
+    Returns None if a split does not divide its dimension evenly.
     """
     left = list(shape)
     for split in splits:

@@ -1,5 +1,6 @@
 """
-Searches near the plan of a run for a faster plan that its training system supports.
+Searches for a faster plan near the plan of a run, among plans that its training system
+supports.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from distir.solver.clock import Clock
 @dataclass(frozen=True)
 class Improvement:
     """
-    The fastest run found, its prediction, and the number of runs that were predicted
-    (`judged`).
+    The fastest run found, its prediction, and the number of predicted runs (`judged`).
     """
 
     settings: RunSettings
@@ -39,9 +39,10 @@ def improved(
     """
     Returns the fastest run found by a local search that starts from `settings`, whose
     prediction is `prediction`. Global batch and devices stay the same. Each round tries
-    all single changes of the best run so far; the search ends when none helps, or when
-    `clock` has no time left for another prediction. A run that fits into memory beats
-    one that does not. `on_better` is called with each better run and its prediction.
+    all single changes of the best run so far. The search ends when no change helps, or
+    when `clock` has no time left for another prediction. A run that fits into memory
+    beats a run that does not. `on_better` is called with each better run and its
+    prediction.
     """
     best, result = settings, prediction
     seen, judged = {settings}, 0
@@ -72,7 +73,7 @@ def improved(
 
 def _can_run(settings: RunSettings, system: System) -> bool:
     """
-    Whether the degrees and the batch fit the devices and the model, and `system`
+    Whether the degrees and the batch of a run fit its devices and model, and `system`
     supports the plan.
     """
     try:

@@ -1,4 +1,4 @@
-"""Predicts the time and the memory of a run."""
+"""Predicts the time and the memory of a training run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prediction:
 
     - `seconds`: the time of the step;
     - `exposed`: the fraction of the step in which devices wait for communication;
-    - `bubble`: the fraction in which they wait for other pipeline ranks;
+    - `bubble`: the fraction of the step in which devices wait for other pipeline ranks;
     - `mfu`: the achieved fraction of the devices' peak performance;
     - `peak`, `memory`: the peak memory and the available memory, in bytes, of the
       device with the least memory to spare.
@@ -72,10 +72,10 @@ class Prediction:
 
 class Predictor:
     """
-    Predicts runs of one model on one cluster. Built programs are cached for runs with
-    the same batch and precision. `profiles` are the names of the devices' profiles.
+    Predicts runs of one model on one cluster. Caches built programs for runs with the
+    same batch and precision. `profiles` are the names of the devices' profiles.
     `expert_imbalance` is the assumed load of the busiest device of expert parallelism,
-    as a multiple of the mean load, or None for the usual one.
+    as a multiple of the mean load, or None for the default.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Predictor:
     def program(self, settings: RunSettings, vocab: int, batch: int) -> ModuleOp:
         """
         Returns the sequential step for a batch of `batch` sequences and `vocab` rows of
-        the embedding. The program is shared: callers must not change it.
+        the embedding. Callers must not change the program, because others share it.
         """
         key = (vocab, batch, settings.dtype, settings.gradients_f32, settings.float8)
         if key not in self._programs:
@@ -150,8 +150,8 @@ def _extended(
 ) -> Prediction:
     """
     Extrapolates the prediction to all micro-batches of `settings`. `first` is the
-    prediction for `few` micro-batches, and `more` for `few` plus the number of pipeline
-    ranks. Times grow linearly with the number of micro-batches.
+    prediction for `few` micro-batches, and `more` is the prediction for `few` plus the
+    number of pipeline ranks. Times grow linearly with the number of micro-batches.
     """
     count = (settings.k - few) / settings.p
 

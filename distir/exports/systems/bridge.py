@@ -45,8 +45,8 @@ _LEFT_OUT = {
 
 class MegatronBridge(System):
     """
-    Megatron Bridge, which configures Megatron-Core in Python. Its recipes are written
-    only: `parse` raises DistIRError.
+    Megatron Bridge, which configures Megatron-Core in Python. DistIR can only write its
+    recipes: `parse` raises DistIRError.
     """
 
     name: ClassVar[str] = "megatron-bridge"

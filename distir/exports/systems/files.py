@@ -64,8 +64,8 @@ def _flatten(prefix: str, data: Mapping[Any, Any], found: dict[str, Any]) -> Non
 
 def _line(text: str, name: str) -> str:
     """
-    Returns ", line N" for the line in `text` that sets the option `name`, or "" if none
-    is found.
+    Returns ", line N" for the line in `text` that sets the option `name`, or "" if
+    there is no such line.
     """
     key = re.escape(name.rsplit(".", 1)[-1])
     match = re.search(rf"(?m)^[ \t{{,\[]*[\"']?{key}[\"']?\s*[:=]", text)
@@ -97,7 +97,7 @@ def json_text(values: Mapping[str, Any]) -> str:
 def toml_text(values: Mapping[str, Any]) -> str:
     """
     Returns options, named by paths with dots, as the text of a TOML file. Each path has
-    a table; options that are None are left out.
+    a table. Leaves out options that are None.
     """
     tables: dict[str, list[str]] = {}
     for name, value in values.items():

@@ -16,7 +16,7 @@ from distir.exports.systems.shell import Word
 @dataclass(frozen=True)
 class Launch:
     """
-    A command that starts a run: `per_node` devices on each of `nodes` nodes (0: not
+    A command that starts a run: `per_node` devices on each of `nodes` nodes (0 if not
     given), the Python script, and the script's own arguments (`words`).
     """
 
@@ -49,8 +49,8 @@ def launch_of(words: Sequence[Word], path: str) -> Launch:
     Splits a command into a launcher with its options, a Python script, and the script's
     arguments. Launchers are torchrun, `python -m torch.distributed.launch`, deepspeed,
     srun and `accelerate launch`. Without a word that ends in `.py`, all words are
-    arguments. Raises DistIRError, with file and line, if a number of devices or nodes
-    is no number.
+    arguments. Raises DistIRError, with file and line, if the number of devices or nodes
+    is not a number.
     """
     end = next((i for i, word in enumerate(words) if word.text.endswith(".py")), None)
     if end is None:
@@ -93,7 +93,7 @@ _SBATCH = re.compile(
 def sbatch_devices(text: str) -> tuple[int, int]:
     """
     Returns the devices per node and the number of nodes in the `#SBATCH` lines of a
-    script; 0 for a number that they do not give.
+    script. A number that these lines do not give is 0.
     """
     found: dict[str, int] = {}
     for match in _SBATCH.finditer(text):

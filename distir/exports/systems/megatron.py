@@ -204,7 +204,10 @@ Options that change time or memory in a way that DistIR cannot predict, with the
 
 
 class Megatron(System):
-    """Megatron-LM, from a script that starts it with torchrun or another launcher."""
+    """
+    Megatron-LM. Its options are in a script that starts it with torchrun or another
+    launcher.
+    """
 
     name: ClassVar[str] = "megatron"
     table: ClassVar[OptionTable] = OptionTable(ROWS, RULES, HARMLESS, REFUSED, SOURCE)
@@ -242,8 +245,8 @@ class Megatron(System):
     def _command(self, script: Script, path: str) -> list[Word]:
         """
         Returns the words of the script's command with the most options of Megatron.
-        Lines that consist only of options are joined. Raises DistIRError if no command
-        has any.
+        Joins lines that consist only of options. Raises DistIRError if no command has
+        such options.
         """
         names = {*self.table.named(), *self.table.of_rules()}
 
@@ -324,7 +327,7 @@ def _name(text: str) -> str:
 
 def _flags(words: list[Word], path: str) -> dict[str, tuple[Any, int]]:
     """
-    Returns the value and the line number of each flag. A flag without a value has True;
+    Returns the value and the line number of each flag. A flag without a value is True;
     several values are joined by spaces. Raises DistIRError for a word before the first
     flag.
     """

@@ -1,6 +1,6 @@
 """
-Rules for Megatron's options that determine a setting only in combination. NeMo and
-Megatron Bridge share them.
+Rules for combinations of Megatron's options that determine one setting. NeMo and
+Megatron Bridge use the same rules.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def says_vocabulary(values: Values) -> bool:
 
 def read_vocabulary(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """
-    Returns the size of the vocabulary: the given one, or that of the tokenizer. Raises
-    DistIRError if neither is known.
+    Returns the size of the vocabulary, from the options or from the tokenizer. Raises
+    DistIRError if neither gives the size.
     """
     if count := values["padded-vocab-size"] or values["vocab-size"]:
         return {"vocab": whole("--vocab-size", count)}
@@ -73,8 +73,8 @@ def read_vocabulary(values: Values, known: RunSettings) -> Mapping[str, Any]:
 
 def write_vocabulary(settings: RunSettings) -> Mapping[str, Any]:
     """
-    Returns the options for the size of the vocabulary: none for GPT-2's, else a null
-    tokenizer of that size.
+    Returns the options for the size of the vocabulary: no options for GPT-2's size,
+    else a null tokenizer of that size.
     """
     if settings.vocab == VOCABULARIES["GPT2BPETokenizer"]:
         return {}
@@ -104,7 +104,7 @@ def write_dtype(settings: RunSettings) -> Mapping[str, Any]:
 
 def read_zero(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """
-    Returns the ZeRO stage: that of FSDP if it is on, else 1 with the distributed
+    Returns the ZeRO stage: FSDP's stage if FSDP is on, else 1 with the distributed
     optimizer and 0 without.
     """
     if on(values["use-torch-fsdp2"]):
@@ -171,8 +171,8 @@ def read_heads(values: Values, known: RunSettings) -> Mapping[str, Any]:
 
 def write_heads(settings: RunSettings) -> Mapping[str, Any]:
     """
-    Returns the options for grouped-query attention; none if each query head has its own
-    keys.
+    Returns the options for grouped-query attention, or no options if each query head
+    has its own key head.
     """
     if settings.kv_heads == settings.heads:
         return {}
@@ -181,8 +181,9 @@ def write_heads(settings: RunSettings) -> Mapping[str, Any]:
 
 def read_pipeline(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """
-    Returns the pipeline schedule and the number of stages per pipeline rank; "" and 0
-    if a rank has one stage. Raises DistIRError if the layers cannot be divided evenly.
+    Returns the pipeline schedule and the number of stages per pipeline rank, or "" and
+    0 if a rank has one stage. Raises DistIRError if the layers cannot be divided
+    evenly.
     """
     each, chunks = (
         values["num-layers-per-virtual-pipeline-stage"],
@@ -207,8 +208,8 @@ def read_pipeline(values: Values, known: RunSettings) -> Mapping[str, Any]:
 
 def write_pipeline(settings: RunSettings) -> Mapping[str, Any]:
     """
-    Returns the options for an interleaved schedule; none for 1F1B. Raises DistIRError
-    for a schedule that Megatron does not have.
+    Returns the options for an interleaved schedule, or no options for 1F1B. Raises
+    DistIRError for a schedule that Megatron does not have.
     """
     if settings.schedule not in DEVICE_SCHEDULES:
         raise DistIRError(
@@ -238,7 +239,7 @@ RECOMPUTE = {
 def read_recompute(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """
     Returns the checkpointing policy of the layers. Raises DistIRError for recomputed
-    modules that cannot be predicted, or for an unknown granularity.
+    modules that DistIR cannot predict, or for an unknown granularity.
     """
     granularity = values["recompute-granularity"]
     if on(values["checkpoint-activations"]):
@@ -319,10 +320,10 @@ def write_recompute(settings: RunSettings) -> Mapping[str, Any]:
 
 def read_experts(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """
-    Returns the degree of expert parallelism and the axes over which experts are dealt
-    out. Megatron's expert-parallel groups hold all tensor-parallel devices if experts
-    have a tensor-parallel degree of 1. Raises DistIRError for other divisions of
-    experts, or if some layers have no experts.
+    Returns the degree of expert parallelism and the axes that divide the experts.
+    Megatron's expert-parallel groups hold all tensor-parallel devices if experts have a
+    tensor-parallel degree of 1. Raises DistIRError for other divisions of experts, or
+    if some layers have no experts.
     """
     degree, tensor = (
         whole(f"--{name}", values[name] or known.t)
@@ -394,7 +395,7 @@ def write_float8(settings: RunSettings) -> Mapping[str, Any]:
 
 def whole(option: str, value: Any) -> int:
     """
-    Returns `value` as a positive integer. Raises DistIRError, which names `option`, for
+    Returns `value` as a positive integer. Raises DistIRError with the name `option` for
     any other value.
     """
     try:

@@ -64,8 +64,8 @@ replaces it by the number of devices of the run.
 
 def _renamed(rule: OptionRule, names: Mapping[str, str]) -> OptionRule:
     """
-    Returns a rule of Megatron with NeMo's option names. `names` maps each name in
-    Megatron to that in NeMo.
+    Returns a rule of Megatron with NeMo's option names. `names` maps Megatron's names
+    to NeMo's names.
     """
 
     def read(values: Any, known: RunSettings) -> Mapping[str, Any]:
@@ -240,7 +240,7 @@ class Nemo(System):
 def _interpolated(name: str, document: Document, depth: int) -> Any:
     """
     Returns the value of the option `name`, with references to other options, such as
-    `${.seq}`, replaced. References that cannot be resolved stay.
+    `${.seq}`, replaced by their values. References that cannot be resolved stay.
     """
     value = document.values[name]
     if not isinstance(value, str) or "${" not in value or depth > 8:

@@ -23,7 +23,7 @@ _OF_PLAN = (
 
 
 def grid_plan(settings: RunSettings) -> GridPlan:
-    """Returns the grid plan of a run, for `distir distribute`."""
+    """Returns the grid plan of a run, in the form that `distir distribute` takes."""
     s = settings
     stages = "uniform" if s.p > 1 and not s.layers % (s.p * max(s.chunks, 1)) else ""
     own = chosen(s, _OF_PLAN)
@@ -42,8 +42,8 @@ def grid_plan(settings: RunSettings) -> GridPlan:
 def run_data(read: Read, system: str) -> dict[str, Any]:
     """
     Returns the description of a run that a plan file holds in addition to the plan: the
-    model's configuration, the precision, and the options of the system without a
-    setting in DistIR.
+    model's configuration, the precision, and the system's options that have no setting
+    in DistIR.
     """
     settings = read.settings
     return {
@@ -62,9 +62,9 @@ def run_data(read: Read, system: str) -> dict[str, Any]:
 def settings_of(plan: SavedPlan, what: str, model: Mapping[str, Any]) -> RunSettings:
     """
     Returns the settings of a saved plan. `model` has the model's settings from the
-    user, for plans that hold none. Raises DistIRError, which names the plan by `what`,
-    for a plan that training systems cannot run: one of searched layouts, one for
-    inference, one without a model, or a damaged one.
+    user, for plans without them. Raises DistIRError, which names the plan by `what`,
+    for a plan that training systems cannot run: a plan of searched layouts, a plan for
+    inference, a plan without a model, or a damaged plan.
     """
     own = plan.result.plan
     if isinstance(own, LayoutPlan):
@@ -114,8 +114,8 @@ def chosen_of(plan: GridPlan) -> dict[str, Any]:
 
 def _of_arguments(plan: SavedPlan) -> dict[str, Any]:
     """
-    Returns the settings that follow from the types of a program's arguments: the length
-    of sequences, and the type of the parameters.
+    Returns the settings that follow from the types of a program's arguments: the
+    sequence length, and the type of the parameters.
     """
     found: dict[str, Any] = {"seq": 0}
     for argument in plan.arguments:

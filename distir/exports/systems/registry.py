@@ -1,4 +1,4 @@
-"""The training systems to which plans are exported and from which they are imported."""
+"""The training systems whose options DistIR reads and writes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-The settings of a training run, in the terms of DistIR. All training systems share them.
+The settings of a training run, in DistIR's terms. All training systems share them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RunSettings:
     - `batch`: the sequences of the global batch; `micro_batch`: the sequences that a
       device takes at a time;
     - `t`, `p`, `c`, `e`: degrees of tensor, pipeline, context and expert parallelism;
-      `r`: the number of groups of which each holds a whole copy of the values that ZeRO
+      `r`: the number of groups; each group holds a whole copy of the values that ZeRO
       splits; `devices`: the devices of the run, `per_node` of them in each node. The
       data-parallel degree `d` follows from the others;
     - `overlap`: the kinds of communication that overlap with computation, such as
@@ -95,7 +95,7 @@ class RunSettings:
 
     @property
     def batch_parts(self) -> int:
-        """The number of parts into which each micro-batch is split over devices."""
+        """The number of parts into which devices split each micro-batch."""
         return self.r * self.d * self.e
 
     @property

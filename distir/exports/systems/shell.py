@@ -27,8 +27,8 @@ class Word(NamedTuple):
 
 class _WordPart(NamedTuple):
     """
-    A part of a word: its text, whether it is quoted, and whether a `$` in it is taken
-    literally.
+    A part of a word: its text, whether it is quoted, and whether a `$` in it is
+    literal.
     """
 
     text: str
@@ -39,8 +39,8 @@ class _WordPart(NamedTuple):
 @dataclass
 class _Raw:
     """
-    A word before its variables are replaced. `array` has the items if it assigns
-    `NAME=(...)`.
+    A word before its variables are replaced. In an assignment `NAME=(...)`, `array` has
+    the items.
     """
 
     line: int
@@ -49,13 +49,14 @@ class _Raw:
 
     @property
     def plain(self) -> str:
-        """The text of the word without quotes, with variables not replaced."""
+        """The text of the word without quotes and without replacement of variables."""
         return "".join(part.text for part in self.parts)
 
 
 class _Statement(NamedTuple):
     """
-    A command, and the operator (such as `&&` or `;`) between it and the command before.
+    A command, and the operator (such as `&&` or `;`) between the preceding command and
+    it.
     """
 
     sign: str
@@ -197,7 +198,7 @@ class _Lexer:
     def variable(self) -> str:
         """
         Reads `$NAME`, `${...}`, `$(...)` or a command in backquotes, and returns its
-        text. Raises DistIRError if it is not closed.
+        text. Raises DistIRError if a bracket or backquote is not closed.
         """
         line = self.line
         if self.peek() == "`":
@@ -223,8 +224,8 @@ class _Lexer:
 class Script:
     """
     The commands of a shell script. `commands` are its simple commands in order, with
-    variables replaced; a variable without a value stays as it is written. `notes` lists
-    the conditions that could not be decided and were taken to be false.
+    variables replaced; a variable without a value stays as written. `notes` lists the
+    conditions that could not be decided and count as false.
     """
 
     def __init__(self, text: str, path: str, given: Mapping[str, str] | None = None):
@@ -412,8 +413,8 @@ class Script:
 
     def _condition(self, words: list[_Raw]) -> bool:
         """
-        Whether a condition holds. One that cannot be decided is taken to be false, with
-        a note.
+        Whether a condition holds. A condition that cannot be decided counts as false,
+        with a note.
         """
         line = words[0].line if words else 0
         texts = [self._test_text(word) for word in words]
@@ -489,8 +490,8 @@ def _are_numbers(texts: list[str]) -> bool:
 
 def _known(text: str, written: str) -> bool:
     """
-    Whether a variable's value was found: `text`, after replacement, differs from
-    `written`.
+    Whether a variable's value was found, so that `text`, after replacement, differs
+    from `written`.
     """
     return text != written
 

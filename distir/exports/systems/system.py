@@ -19,9 +19,9 @@ class Document:
 
     - `path`: the name of the file, for messages;
     - `values`: the options by name;
-    - `where`: for each option, its file and line, with which messages about it begin;
+    - `where`: for each option, its file and line, for messages about the option;
     - `devices`, `per_node`: the devices of the run and of a node, or 0 if not given;
-    - `launch`: other facts about starting the run, which are written again;
+    - `launch`: other facts about starting the run, kept for writing;
     - `notes`: remarks for the user.
     """
 
@@ -34,7 +34,7 @@ class Document:
     notes: list[str] = field(default_factory=list[str])
 
     def place(self, name: str) -> str:
-        """Returns the text with which messages about the option `name` begin."""
+        """Returns the start of messages about the option `name`: its file and line."""
         return self.where.get(name, f"{self.path}: {name}")
 
 
@@ -43,8 +43,8 @@ class Read:
     """
     The settings read from a file, and the rest of its options.
 
-    - `kept`: options without a setting in DistIR, which are written again unchanged;
-    - `said`: the options that rules read, with the values in the file;
+    - `kept`: options without a setting in DistIR, kept unchanged for writing;
+    - `said`: the options that rules read, with their values in the file;
     - `launch`: facts about starting the run;
     - `ignored`: the names of options that do not affect the prediction;
     - `unknown`: the names of options that DistIR's table of the system lacks;
@@ -76,8 +76,8 @@ class System(ABC):
     def parse(self, text: str, path: str, given: Mapping[str, str]) -> Document:
         """
         Returns the options in the text of a file. `path` names the file in messages.
-        `given` are values of variables or options from the user, which override those
-        in the file. Raises DistIRError for a text that cannot be read.
+        `given` are values of variables or options from the user, which override the
+        file. Raises DistIRError for a text that cannot be read.
         """
 
     @abstractmethod
@@ -98,22 +98,22 @@ class System(ABC):
 
     def started(self, document: Document, settings: RunSettings) -> RunSettings:
         """
-        Returns `settings` with additions from the document. It is called before the
-        rules are applied, so that they can use these additions.
+        Returns `settings` with additions from the document. Called before the rules are
+        applied, so that rules can use these additions.
         """
         return settings
 
     def settle(self, document: Document, settings: RunSettings) -> RunSettings:
         """
-        Returns `settings` with the values that the system derives. It is called after
-        all rules.
+        Returns `settings` with the values that the system derives. Called after all
+        rules.
         """
         return settings
 
     def vocabulary(self, settings: RunSettings) -> int:
         """
-        Returns the number of rows of the embedding. Some systems round the vocabulary
-        up.
+        Returns the number of rows of the embedding. Some systems round the size of the
+        vocabulary up.
         """
         return settings.vocab
 
@@ -125,8 +125,8 @@ class System(ABC):
 
     def check(self, settings: RunSettings) -> list[str]:
         """
-        Returns remarks on differences between the plan and what the system runs. Raises
-        DistIRError if the system cannot run the plan.
+        Returns remarks on differences between the plan and its execution by the system.
+        Raises DistIRError if the system cannot run the plan.
         """
         return []
 
@@ -201,8 +201,8 @@ class System(ABC):
     ) -> tuple[dict[str, Any], list[str]]:
         """
         Returns the options for `settings`, and remarks on differences between the plan
-        and what the system runs. `kept` and `said` are the fields of a `Read` of the
-        same system. Raises DistIRError if the system cannot run the plan.
+        and its execution by the system. `kept` and `said` are the fields of a `Read` of
+        the same system. Raises DistIRError if the system cannot run the plan.
         """
         remarks = self.check(settings)
         says_axes = any("expert_axes" in rule.facts for rule in self.table.rules)
@@ -244,8 +244,8 @@ class System(ABC):
         rule: OptionRule, settings: RunSettings, said: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """
-        Returns the options of a rule. Options that were read from a file stay as they
-        were, if they still give the settings; otherwise the rule writes new ones.
+        Returns the options of a rule. Options that were read from a file stay unchanged
+        if they still give the settings; otherwise the rule writes new options.
         """
         before = {name: said[name] for name in rule.options if name in said}
         if not before:

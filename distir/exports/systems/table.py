@@ -49,8 +49,8 @@ class Row:
     def read(self, value: Any, where: str) -> Any:
         """
         Returns the setting for `value`, the option's value as text or as an object from
-        a file. Raises DistIRError, which begins with `where`, for a value that the
-        option cannot have.
+        a file. Raises DistIRError, with a message that begins with `where`, for a value
+        that the option cannot have.
         """
         if self.is_switch:
             truth = _boolean(value)
@@ -109,13 +109,13 @@ class OptionRule:
     Options that give settings only in combination, or whose meaning depends on other
     settings.
 
-    - `options`: the names of the options, with their values if they are left out;
+    - `options`: the names of the options, with their default values;
     - `facts`: the names of the settings that the rule determines;
     - `read`: takes the options' values and the settings known so far; returns the
-      settings of the rule. It raises DistIRError, which names an option, for values
-      that are not supported;
-    - `write`: takes all settings and returns the options for them. It raises
-      DistIRError if the system has no options for them.
+      settings of the rule. Raises DistIRError, which names an option, for values that
+      are not supported;
+    - `write`: takes all settings and returns the options for them. Raises DistIRError
+      if the system has no such options.
     """
 
     options: Mapping[str, Any]
@@ -157,14 +157,14 @@ class OptionTable:
 
     def refusal(self, name: str) -> str:
         """
-        Returns the reason for which DistIR cannot predict an option, or "" if it can.
+        Returns the reason why DistIR cannot predict an option, or "" if DistIR can.
         """
         found = [why for p, why in self.refused.items() if fnmatchcase(name, p)]
         return found[0] if found else ""
 
     def suggestion(self, name: str) -> str:
         """
-        Returns a "did you mean" question with a similar option, or "" if none is
-        similar.
+        Returns a "did you mean" question with an option of a similar name, or "" if
+        there is no such option.
         """
         return did_you_mean(name, [*self.named(), *self.of_rules()])

@@ -31,7 +31,7 @@ MOVED = (
 
 def python_options(text: str, path: str, wanted: str) -> Document:
     """
-    Returns the options in the function `wanted` of a `config_registry` file; if the
+    Returns the options in the function `wanted` of a `config_registry` file. If the
     file has only one such function, `wanted` may be "". Options are keyword arguments,
     with literal values, of TrainingConfig, ParallelismConfig, CompileConfig, FullAC and
     SelectiveAC, and the flavor given to model_registry. Raises DistIRError for a file

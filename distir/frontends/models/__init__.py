@@ -1,9 +1,9 @@
 """
 Builders of models by name, without weights, and published sizes of these models.
 
-A builder is a function in the file of its model. Its arguments are the options of
-`distir build MODEL`. Modules and parameters have the names of the PyTorch model that
-the builder follows. Repeated layers are calls of one function.
+Each builder is a function in the file of its model. The function's arguments are the
+options of `distir build MODEL`. Modules and parameters have the names of the PyTorch
+model that the builder follows. Repeated layers are calls of one function.
 """
 
 from __future__ import annotations

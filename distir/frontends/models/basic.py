@@ -1,6 +1,6 @@
 """
-Builders of sequential programs of any size, without weights: the models of DistIR's
-Table 1 and GShard's mixtures of experts.
+Builders of sequential programs of any size, without weights: the MLP and GPT-2 of
+DistIR's Table 1 and GShard's mixtures of experts.
 
 A layer is one function, which `@main` calls once per layer, so the program does not
 grow with the number of layers. Ops of a layer have scopes such as
@@ -142,18 +142,17 @@ def build_moe(
     Returns the forward pass of a transformer with GShard's mixtures of experts, from
     token ids [batch, seq] to logits [batch, seq, vocab].
 
-    The layers are those of `build_gpt`, except that every other layer, from the second
-    on, has `experts` MLPs instead of one. Each token goes to its best two experts.
-    `ffn` is the width inside an MLP, by default 4 `d_model`; `tied` and
-    `fused_attention` are as in `build_gpt`, and `step` as well. Raises DistIRError if
-    an option is out of range.
+    The layers are those of `build_gpt`, except that every second layer has `experts`
+    MLPs instead of one. Each token goes to its best two experts. `ffn` is the width
+    inside an MLP, by default 4 `d_model`; `tied`, `fused_attention` and `step` are as
+    in `build_gpt`. Raises DistIRError if an option is out of range.
 
-    Each sequence is one of GShard's groups. An expert takes the first `2 seq / experts`
-    times `capacity_factor` (rounded up) tokens of a group, all first choices before
-    second ones. Other tokens bypass it on the residual branch. GShard's random choice
-    of the second expert and its auxiliary loss, which balances the experts' loads, are
-    left out. In a step of generation an expert takes all tokens that choose it, because
-    the result for a token must not depend on other tokens.
+    Each sequence is one of GShard's groups. An expert takes at most `2 seq / experts`
+    times `capacity_factor` (rounded up) tokens of a group, first choices before second
+    choices. The remaining tokens bypass the expert on the residual branch. Two parts of
+    GShard are left out: the random choice of the second expert, and the auxiliary loss
+    that balances the experts' loads. In a step of generation an expert takes all tokens
+    that choose it, because the result for a token must not depend on other tokens.
     """
     check_sizes(layers=layers, experts=experts)
     decoder = Decoder(

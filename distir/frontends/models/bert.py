@@ -56,8 +56,8 @@ def build_bert(
 
 def _layer(element: TypeAttribute, hidden: tuple[int, int, int], heads: int) -> Layer:
     """
-    Returns a BERT layer: attention and an MLP, each with a residual branch and followed
-    by a norm.
+    Returns a BERT layer: attention and an MLP, each with a residual branch and a norm
+    after it.
     """
     width = hidden[-1]
     b = ModuleBuilder(element, "bert.encoder.layer.*")

@@ -1,7 +1,6 @@
 """
-A decoder of transformer layers, from token ids to logits, and the parts of its layers.
-
-A layer is a function. Equal layers are calls of the same function.
+Builds decoders of transformer layers, from token ids to logits, and the parts of a
+layer. Equal layers are calls of one function.
 """
 
 from __future__ import annotations
@@ -44,11 +43,15 @@ class Decoder:
     """
     The settings that all layers of a decoder share.
 
-    `ffn` is the width between the two matrices of an MLP. `dropout` is a ratio and a
-    seed. With `fused`, attention is one op. With `cache`, each layer also returns its
-    keys and values, [batch, heads, seq, width of a head]. With `step`, the decoder is a
-    step of generation with fused attention, and each layer also returns the keys and
-    values in its cache. Raises DistIRError if sizes do not fit together.
+    - `ffn`: the width between the two matrices of an MLP.
+    - `dropout`: the ratio and the seed of dropout.
+    - `fused`: attention is one op.
+    - `cache`: each layer also returns its keys and values, [batch, heads, seq, width of
+      a head].
+    - `step`: the decoder is a step of generation with fused attention, and each layer
+      also returns the keys and values in its cache.
+
+    Raises DistIRError if sizes do not fit together.
     """
 
     d_model: int
@@ -83,7 +86,7 @@ class Decoder:
 
     @property
     def hidden(self) -> Shape:
-        """The shape of the activations between layers."""
+        """The shape of the activations between layers: [batch, seq, d_model]."""
         return self.batch, self.seq, self.d_model
 
     @property
@@ -94,12 +97,12 @@ class Decoder:
 
 class LayerBuilder:
     """
-    Builds the function of one layer. It maps (hidden, mask, counter of calls,
-    parameters...) to hidden.
+    Builds the function of one transformer layer. The function maps (hidden states,
+    mask, counter of calls, parameters...) to hidden states.
 
-    The mask is left out if attention is fused, and the counter if there is no dropout.
-    With a cache, the keys and values in `kept` follow as results. In a step of
-    generation, the arguments `cached` follow the parameters.
+    There is no mask if attention is fused, and no counter without dropout. With a
+    cache, the function also returns the keys and values in `kept`. In a step of
+    generation, it takes the arguments `cached` after the parameters.
     """
 
     def __init__(self, decoder: Decoder, parameters: Sequence[Parameter]):
@@ -123,20 +126,25 @@ class LayerBuilder:
 
     def at(self, name: str) -> FunctionBuilder:
         """
-        Returns the builder with its scope set to the module `name` of the layer ("" for
-        the layer itself).
+        Sets the scope of the next ops to the module `name` of the layer ("" for the
+        layer itself). Returns the function's builder.
         """
         self.b.scope = f"{SCOPE}.*.{name}".rstrip(".")
         return self.b
 
     def linear(self, name: str, value: SSAValue, outputs: int) -> SSAValue:
-        """Adds a linear module `name`: the product with its weight, plus its bias."""
+        """
+        Adds a linear module called `name`, and returns `value` times its weight, plus
+        its bias.
+        """
         b, shape = self.at(name), (*self.decoder.hidden[:2], outputs)
         product = b.op("MatMul", [value, self.p[f"{name}.weight"]], shape)
         return b.op("Add", [product, self.p[f"{name}.bias"]], shape)
 
     def norm(self, name: str, value: SSAValue) -> SSAValue:
-        """Adds a layer norm over the last dimension."""
+        """
+        Adds a layer norm over the last dimension of `value` and returns its result.
+        """
         weights = [self.p[f"{name}.weight"], self.p[f"{name}.bias"]]
         return self.at(name).layer_norm(value, weights, self.decoder.hidden)
 
@@ -154,7 +162,10 @@ class LayerBuilder:
         return self.behind_attention(x, h)
 
     def behind_attention(self, x: SSAValue, h: SSAValue) -> SSAValue:
-        """Adds x + projection(h) and returns it."""
+        """
+        Adds `x` plus the output projection of the attention result `h`, and returns the
+        sum.
+        """
         d = self.decoder
         h = self.linear("attn.c_proj", h, d.d_model)
         b = self.at("attn.resid_dropout")
@@ -173,8 +184,8 @@ class LayerBuilder:
 
     def finish(self, name: str, result: SSAValue) -> Layer:
         """
-        Returns the layer as a function named `name`, with the parameters that a call
-        passes.
+        Returns the layer as a function named `name` that returns `result`, with the
+        parameters that a call must pass.
         """
         return Layer(self.b.finish(name, [result, *self.kept]), self.parameters)
 
@@ -216,11 +227,11 @@ def build_decoder(
     decoder: Decoder, layers: Sequence[Layer], vocab: int, tied: bool
 ) -> ModuleOp:
     """
-    Returns the program of a decoder: embeddings of tokens and positions, the layers, a
+    Returns the program of a decoder: embeddings of tokens and positions, `layers`, a
     final norm and the output matrix. If `tied`, the output matrix is the embedding.
 
     In a step of generation, there is a position for each token of the cache, and the
-    logits are those of the last token.
+    program returns the logits of the last token only.
     """
     check_sizes(layers=len(layers), vocab=vocab)
     d_model, seq, hidden = decoder.d_model, decoder.seq, decoder.hidden
@@ -279,7 +290,7 @@ def build_decoder(
 
 
 def cache_names(layers: int) -> list[str]:
-    """Returns the names of the keys and values of each layer, layer by layer."""
+    """Returns the names of the keys and values of all layers, layer by layer."""
     kinds = ("key", "value")
     return [f"{SCOPE}.{i}.attn.{kind}" for i in range(layers) for kind in kinds]
 
@@ -302,9 +313,9 @@ def _cached_attention(
     sizes: tuple[int, int, int, int],
 ) -> tuple[SSAValue, list[SSAValue]]:
     """
-    Adds self-attention of a step of generation. `qkv` and `sizes` are those of
-    `_attention`. Returns the result, [batch, seq, heads x width], and the keys and
-    values in the cache after the step.
+    Adds self-attention of a step of generation on `qkv`, [batch, seq, 3 x heads x
+    width]. `sizes` are (batch, seq, heads, width of a head). Returns the result,
+    [batch, seq, heads x width], and the keys and values in the cache after the step.
     """
     batch, seq, heads, width = sizes
     merged = (batch, seq, heads * width)

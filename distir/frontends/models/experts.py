@@ -26,12 +26,12 @@ def expert_layer(
     decoder: Decoder, experts: int, capacity_factor: float, name: str
 ) -> Layer:
     """
-    Returns a layer with attention and a mixture of experts. Raises DistIRError if there
-    are too few experts or the capacity is not positive. In a step of generation the
-    experts take all tokens, so that the capacity is of no effect.
+    Returns a transformer layer with attention and a mixture of experts. In a step of
+    generation the capacity has no effect, because experts take all tokens. Raises
+    DistIRError if there are too few experts or the capacity is not positive.
 
-    The letters in its equations are: g for groups (sequences), s for tokens of a group,
-    k for choices of a token, e for experts, c for places of an expert, m for the width
+    Letters in the equations: g for groups (sequences), s for tokens of a group, k for
+    choices of a token, e for experts, c for places of an expert, m for the width
     outside an expert and h for the width inside.
     """
     if experts < CHOICES:
@@ -76,8 +76,8 @@ def expert_layer(
 
 def _dropless(layer: LayerBuilder, tokens: SSAValue, experts: int) -> SSAValue:
     """
-    Returns the mixture of experts on `tokens`, [batch, seq, d_model], in which experts
-    take all tokens.
+    Returns the mixture of experts on `tokens`, [batch, seq, d_model]. No expert has a
+    limit of tokens.
     """
     d, b = layer.decoder, layer.at("moe")
     count = d.batch * d.seq
@@ -103,12 +103,11 @@ def _gates(
     layer: LayerBuilder, tokens: SSAValue, experts: int, places: int
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns two tensors [g, s, e, c], computed from tokens [g, s, m]. The first is 1
-    where a token has a place in an expert. The second is the weight of the expert's
-    result for the token.
+    Returns two tensors of shape [groups, tokens, experts, places], computed from the
+    layer's `tokens`, [groups, tokens, d_model]. The first is 1 where a token has a
+    place in an expert. The second is the weight of the expert's result for the token.
 
-    The weights of a token's choices add up to 1; the weights of choices without a place
-    are lost.
+    The weights of a token's choices add up to 1. Choices without a place are lost.
     """
     b, d = layer.at("moe.gate"), layer.decoder
     groups, seq = d.batch, d.seq

@@ -1,4 +1,4 @@
-"""Appends ops and arguments to functions, for the builders of models."""
+"""Appends ops and arguments to functions. The builders of models use it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Shape = Sequence[int]
 
 class Parameter(NamedTuple):
     """
-    A parameter of a layer, or another weight. `initial` and `role` are the values of
-    the attributes `dist.initial` and `dist.role`. `element` is the element type, or
-    None for that of the model.
+    A parameter or another weight of a layer. `initial` and `role` are the values of its
+    attributes `dist.initial` and `dist.role`. `element` is its element type; None
+    stands for the model's element type.
     """
 
     name: str
@@ -47,7 +47,8 @@ def norm_parameters(name: str, width: int) -> list[Parameter]:
 @dataclass(frozen=True)
 class Layer:
     """
-    The function of a layer, and the parameters that each call passes to it, in order.
+    The function of a layer, and the parameters that each call passes to the function,
+    in order.
     """
 
     function: FuncOp
@@ -100,8 +101,8 @@ class FunctionBuilder:
 
     def parameters(self, scope: str, wanted: Sequence[Parameter]) -> list[SSAValue]:
         """
-        Adds an argument for each parameter of the module with the scope `scope` ("" for
-        the model), and returns them.
+        Adds an argument for each weight in `wanted`, and returns the arguments. `scope`
+        is the path of their module ("" for the model).
         """
         found: list[SSAValue] = []
         for name, shape, initial, role, element in wanted:
@@ -132,7 +133,10 @@ class FunctionBuilder:
         element: TypeAttribute | None = None,
         **attributes: Any,
     ) -> SSAValue:
-        """Adds an op with one result, and returns the result."""
+        """
+        Adds an op with one result of shape `shape`, and returns the result. None in
+        `inputs` stands for an omitted input.
+        """
         return self._append(name, inputs, [self.type(shape, element)], attributes)[0]
 
     def results(
@@ -200,7 +204,10 @@ class FunctionBuilder:
     def dropout(
         self, value: SSAValue, counter: SSAValue | None, stream: int
     ) -> SSAValue:
-        """Returns the value after dropout, or the value itself if `counter` is None."""
+        """
+        Applies dropout to `value` and returns the result. Returns `value` itself if
+        `counter` is None.
+        """
         if counter is None:
             return value
         op = DropoutOp(value, counter, ratio=self.ratio, seed=self.seed, stream=stream)
@@ -237,8 +244,8 @@ class FunctionBuilder:
         self, name: str, results: Sequence[SSAValue], names: Sequence[str] = ()
     ) -> FuncOp:
         """
-        Returns the function. It is private unless `names`, the source names of its
-        results, are given.
+        Returns the finished function, which returns `results`. The function is private
+        unless `names`, the source names of its results, are given.
         """
         self.block.add_op(ReturnOp(*results))
         function = FuncOp(

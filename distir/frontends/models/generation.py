@@ -1,9 +1,9 @@
 """
-The two steps of generation for builders of decoders: prefill, which fills a cache with
-prompts, and decode, which generates one token of each sequence from the cache.
+The two steps of generation for builders of decoders. Prefill fills a cache with
+prompts; decode generates one token of each sequence from the cache.
 
-The inputs and the cache are those of imported inference programs. Token n of a sequence
-is in slot n of the cache, whatever the padding of its prompt was.
+Inputs and cache are the same as in imported inference programs. Token n of a sequence
+is in slot n of the cache, however much padding its prompt had.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from distir.program.entries import joined
 
 class StepInputs(NamedTuple):
     """
-    The inputs of a step. `tokens` and `positions` are [batch, tokens], the positions of
-    padding being 0. `shared` are the values that all layers share: those of
-    `LayerCache` before the keys.
+    The inputs of a step of generation. `tokens` and `positions` are [batch, tokens];
+    padding has position 0. `shared` are the inputs that all layers share: mask, places
+    and table (see `LayerCache`).
     """
 
     tokens: SSAValue
@@ -51,9 +51,9 @@ class LayerCache(NamedTuple):
 
     - `mask`, [batch, 1, tokens, keys], is added to the scores of attention: 0 where a
       query may attend to a key, and the lowest number elsewhere;
-    - `places` [batch] are the slots of the first tokens; with pages the numbers of these
-      tokens, which are negative for padding;
-    - `table` [batch, columns] has the pages of each sequence, None without pages;
+    - `places` [batch] are the slots of the first tokens; with pages, they are the
+      numbers of the first tokens, negative for padding;
+    - `table` [batch, columns] has the pages of each sequence, or is None without pages;
     - `keys` and `values` have the shape `ServingSizes.cache_shape`.
     """
 
@@ -66,7 +66,7 @@ class LayerCache(NamedTuple):
 
 @dataclass(frozen=True)
 class GenerationStep:
-    """A step of generation: `entry` is its name, prefill or decode."""
+    """A step of generation. `entry` is its name, `prefill` or `decode`."""
 
     entry: str
     sizes: ServingSizes
@@ -83,9 +83,9 @@ class GenerationStep:
 
     def inputs(self, main: FunctionBuilder) -> StepInputs:
         """
-        Adds the inputs of the step to its entry function: `input_ids` [batch, tokens],
-        `padding` [batch] for prefill, or `positions` [batch] for decode, and with pages
-        `pages` [batch, columns].
+        Adds the inputs of the step to the entry function `main`: `input_ids` [batch,
+        tokens], `padding` [batch] for prefill or `positions` [batch] for decode, and
+        with pages also `pages` [batch, columns].
         """
         batch, cache = self.sizes.batch, self.sizes.slots
         tokens = main.argument(
@@ -118,9 +118,9 @@ class GenerationStep:
         self, main: FunctionBuilder, padding: SSAValue
     ) -> tuple[SSAValue, SSAValue]:
         """
-        Returns the positions of the tokens of padded prompts, and which token may
-        attend to which, [batch, tokens, tokens]. A padding token attends to itself
-        only.
+        Returns the positions of the tokens of padded prompts, and a mask [batch,
+        tokens, tokens] that tells which token may attend to which. A padding token
+        attends only to itself.
         """
         batch, length = self.sizes.batch, self.tokens
         row, square = (batch, length), (batch, length, length)
@@ -139,14 +139,20 @@ class GenerationStep:
     def caches(
         self, main: FunctionBuilder, layers: int, heads: int, width: int
     ) -> list[list[SSAValue]]:
-        """Adds the keys and values of each layer to the entry function."""
+        """
+        Adds the cached keys and values of each layer as arguments of the entry
+        function, and returns them by layer.
+        """
         shape = self.sizes.cache_shape(heads, width)
         names = _names(layers)
         values = [main.argument(name, shape, role=CACHE) for name in names]
         return [values[i : i + 2] for i in range(0, len(values), 2)]
 
     def layer_arguments(self, b: FunctionBuilder, heads: int, width: int) -> LayerCache:
-        """Adds the arguments that attention with a cache needs to a layer."""
+        """
+        Adds the arguments that attention with a cache needs to the function of a layer,
+        and returns them.
+        """
         batch, columns = self.sizes.batch, self.sizes.columns
         mask = b.argument("mask", (batch, 1, self.tokens, self.keys), role=None)
         places = b.argument("places", (batch,), role=None, element=i64)
@@ -191,10 +197,12 @@ class GenerationStep:
         cache: LayerCache,
     ) -> tuple[SSAValue, list[SSAValue]]:
         """
-        Adds attention of the step's queries. `own` are queries, keys and values of its
-        tokens, each [batch, heads, tokens, width of a head]; keys and values may have
-        fewer heads. Returns the result, which has the shape of the queries, and the
-        keys and values in the cache after the step.
+        Adds attention of the step's queries to the cached keys, and returns its result
+        and the keys and values in the cache after the step.
+
+        `own` are the queries, keys and values of the step's tokens, each [batch, heads,
+        tokens, width of a head]; keys and values may have fewer heads. The result has
+        the shape of the queries.
         """
         q, *given = own
         if cache.table is not None:
@@ -221,8 +229,9 @@ class GenerationStep:
         table: SSAValue,
     ) -> tuple[SSAValue, list[SSAValue]]:
         """
-        Adds attention as `attention` does, with the cache in the pages of `table`. `given`
-        are the keys and values of the step's tokens.
+        Adds attention of the queries `q`, with the cache in the pages of `table`.
+        `given` are the keys and values of the step's tokens. Returns the result and the
+        new cache.
         """
         new = [
             b.add(PagedWriteOp(old, value, table, cache.places))[0]
@@ -240,8 +249,9 @@ def build_serving(
 ) -> ModuleOp:
     """
     Returns an inference program with the entries prefill and decode, which share
-    parameters and the cache. `builder` builds the program of a step from its `batch`,
-    `seq`, `step` and `options`. Raises DistIRError if an option is out of range.
+    parameters and the cache. `builder` builds the program of one step from `options`
+    and the keywords `batch`, `seq` and `step`. Raises DistIRError if an option is out
+    of range.
     """
     steps = [GenerationStep(entry, sizes) for entry in (PREFILL, DECODE)]
     return joined(
@@ -255,12 +265,12 @@ def build_serving(
 
 
 def _kinds(layer: str) -> list[str]:
-    """Returns the names of the keys and values of the cache of a layer."""
+    """Returns the names of the cached keys and of the cached values of `layer`."""
     return [f"{layer}.{kind}" for kind in ("key", "value")]
 
 
 def _names(layers: int) -> list[str]:
-    """Returns the names of the keys and values in the cache, layer by layer."""
+    """Returns the names of the cached keys and values of all layers, layer by layer."""
     return [name for i in range(layers) for name in _kinds(f"cache.{i}")]
 
 

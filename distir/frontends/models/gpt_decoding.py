@@ -40,15 +40,15 @@ def build_gpt_decoding(
     tied: bool = True,
 ) -> ModuleOp:
     """
-    Returns the decoding step of the model that `build_gpt` builds. It computes the next
-    token's logits [batch, 1, vocab] from the last token's ids [batch, 1] and from the
-    keys and values of the `cached` tokens before it.
+    Returns the decoding step of the model that `build_gpt` builds. The step computes
+    the next token's logits [batch, 1, vocab] from the last token's ids [batch, 1] and
+    from the keys and values of the `cached` tokens before it.
 
-    Each layer takes these keys and values as inputs `transformer.h.<i>.attn.key` and
-    `.value`, both [batch, heads, cached, width of a head]. It returns those of the last
-    token, [batch, heads, 1, width of a head], as results of the same names. The caller
-    appends them to the cache, so a step reads the cache once and copies nothing. Raises
-    DistIRError if a size is not valid.
+    Each layer takes the cached keys and values as inputs `transformer.h.<i>.attn.key`
+    and `.value`, both [batch, heads, cached, width of a head]. The layer returns the
+    key and value of the last token, [batch, heads, 1, width of a head], as results of
+    the same names. The caller appends them to the cache, so a step reads the cache once
+    and copies nothing. Raises DistIRError if a size is not valid.
     """
     check_sizes(layers=layers, vocab=vocab, cached=cached)
     decoder = Decoder(
@@ -112,7 +112,7 @@ def _attention(
 ) -> list[SSAValue]:
     """
     Adds attention of one token to the cached tokens and to itself. `qkv` is [batch, 1,
-    3 x heads x width]. Returns the result, [batch, 1, heads x width], and the token's
+    3 x heads x width]. Returns the result, [batch, 1, heads x width], then the token's
     key and value.
     """
     batch, heads, cached, width = sizes

@@ -1,4 +1,4 @@
-"""Latent attention (DeepSeek's MLA) in the steps of a service."""
+"""Latent attention (DeepSeek's MLA) in the steps of an inference service."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ _EPSILON = 1e-6
 @dataclass(frozen=True)
 class LatentSizes:
     """
-    The sizes of latent attention (DeepSeek's MLA), whose cache has one latent and one
-    rotary key for each token. `rank` is the width of a latent, `rotary` that of the
-    rotary key, `inner` that of the other part of a head's query and key, and
-    `query_rank` that of the latent of queries, 0 if queries have none.
+    The sizes of latent attention (DeepSeek's MLA). The cache has one latent and one
+    rotary key for each token.
+
+    - `rank`: the width of the latent of keys and values.
+    - `rotary`: the width of the rotary key.
+    - `inner`: the width of the part of a head's query and key that is not rotary.
+    - `query_rank`: the width of the latent of queries, or 0 if queries have no latent.
     """
 
     rank: int
@@ -57,13 +60,13 @@ def latent_attention(
 ) -> tuple[SSAValue, list[SSAValue]]:
     """
     Adds latent attention without its output projection, for hidden states `h` [batch,
-    new, d_model]. Returns its result [batch, new, heads x value width], and what the
-    caches get: the rotary keys with the latents, and the latents.
+    new, d_model]. Returns its result [batch, new, heads x value width], and the new
+    entries of the caches: rotary keys with latents, and latents.
 
-    Without caches, keys and values of all heads are made from the latents of a prompt.
-    With caches, queries are multiplied by the matrices of keys instead, and attend to
-    the latents, of which the matrices of values make the result: all heads read the
-    same cache.
+    Without caches, the keys and values of all heads are computed from the latents of a
+    prompt. With caches, queries are multiplied by the key matrices and attend to the
+    latents directly; the value matrices are applied to the result. All heads then read
+    the same cache.
     """
     inner, rank = latent.inner, latent.rank
     query = h
@@ -103,7 +106,10 @@ def latent_attention(
 
 
 def _split(b: ModuleBuilder, value: SSAValue, first: int) -> list[SSAValue]:
-    """Returns the `first` elements of the last dimension, and the others."""
+    """
+    Returns the first `first` elements of the last dimension, and the remaining
+    elements.
+    """
     *shape, width = shape_of(value)
     sizes = b.integers(first, width - first)
     types = [((*shape, first), None), ((*shape, width - first), None)]
@@ -111,7 +117,7 @@ def _split(b: ModuleBuilder, value: SSAValue, first: int) -> list[SSAValue]:
 
 
 def _joined(b: ModuleBuilder, first: SSAValue, second: SSAValue) -> SSAValue:
-    """Returns two values side by side in the last dimension."""
+    """Returns `first` and `second` concatenated along the last dimension."""
     *shape, width = shape_of(first)
     width += shape_of(second)[-1]
     return b.op("Concat", [first, second], (*shape, width), axis=-1)

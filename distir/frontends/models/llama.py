@@ -1,6 +1,6 @@
 """
-LLaMA: a decoder with grouped queries, rotary positions, RMS norm and SwiGLU; with experts
-it is Mixtral.
+LLaMA: a decoder with grouped queries, rotary positions, RMS norm and SwiGLU; with
+experts it is Mixtral.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def build_llama(
     vocab]. Parameters have the names and shapes of Hugging Face's LlamaForCausalLM.
     Raises DistIRError if the options do not fit together.
 
-    - `kv_heads`: the number of heads of keys and values; by default that of queries;
+    - `kv_heads`: the number of heads of keys and values; by default the number of query
+      heads;
     - `ffn`: the width inside an MLP; by default 8/3 `d_model`, rounded up to a multiple
       of 256;
     - `theta`: the base of the wavelengths of the rotary positions;
@@ -125,10 +126,13 @@ def _layer(
 ) -> Layer:
     """
     Returns a LLaMA layer: attention and an MLP, each after a norm and with a residual
-    branch. `attention` are the numbers of heads of queries and of keys, and their
-    width; `routes` is the number of experts, or 0 for a plain MLP, and the number of
-    experts to which each token goes. A layer of a step of generation also takes and
-    returns its keys and values in the cache.
+    branch. In a step of generation, the layer also takes and returns its cached keys
+    and values.
+
+    - `attention`: the number of query heads, the number of key heads, and the width of
+      a head;
+    - `routes`: the number of experts, or 0 for a plain MLP, and the number of experts
+      to which each token goes.
     """
     batch, seq, d_model = hidden
     heads, groups, width = attention

@@ -1,6 +1,6 @@
 """
-Appends modules with the names and shapes of PyTorch's modules to a function, for the
-builders of models.
+Appends modules with the names and shapes of PyTorch's modules to a function. The
+builders of models use it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class ModuleBuilder(FunctionBuilder):
     Appends modules to one function.
 
     The name of a module, relative to `root`, is the scope of its ops and the prefix of
-    its parameters' names. A parameter becomes the function's last argument where it is
-    first used, with the shape that it has in PyTorch. With `trains`, modules behave as
-    in training mode.
+    its parameters' names. A parameter has the shape that PyTorch gives it; its first
+    use appends it to the function's arguments. With `trains`, modules behave as in
+    training mode.
     """
 
     def __init__(self, element: TypeAttribute, root: str = "", trains: bool = False):
@@ -42,8 +42,8 @@ class ModuleBuilder(FunctionBuilder):
 
     def at(self, name: str = "") -> Self:
         """
-        Returns this builder. The ops that are added next belong to the module `name`
-        ("" for the root).
+        Sets the module of the next ops to `name` ("" for the root), and returns this
+        builder.
         """
         self.scope = self.path(name)
         return self
@@ -61,9 +61,9 @@ class ModuleBuilder(FunctionBuilder):
         element: TypeAttribute | None = None,
     ) -> SSAValue:
         """
-        Adds a weight to the function and returns it. `initial` is the value of its
-        attribute `dist.initial`, and `element` its element type, by default that of the
-        model.
+        Adds a weight to the function's arguments and returns it. `initial` is the value
+        of its attribute `dist.initial`. `element` is its element type, by default the
+        model's.
         """
         wanted = Parameter(name, tuple(shape), initial, role, element)
         self.own.append(wanted)
@@ -74,15 +74,18 @@ class ModuleBuilder(FunctionBuilder):
         return self.constant(np.array(values, np.int64))
 
     def elementwise(self, name: str, *values: SSAValue, **attributes: Any) -> SSAValue:
-        """Adds an op on values that broadcast to one shape, and returns its result."""
+        """
+        Adds the ONNX op `name` on values that broadcast to one shape, and returns its
+        result.
+        """
         shape = np.broadcast_shapes(*map(shape_of, values))
         return self.op(name, values, shape, **attributes)
 
     def reshape(self, value: SSAValue, shape: Shape) -> SSAValue:
         """
         Returns `value` in the shape `shape`. The op copies sizes that stay at the same
-        position and infers the last other size, so it also works on a part of the
-        batch.
+        position and infers the last size that changes, so it also works on a part of
+        the batch.
         """
         old = shape_of(value)
         wanted = [
@@ -95,7 +98,7 @@ class ModuleBuilder(FunctionBuilder):
         return self.op("Reshape", [value, self.integers(*wanted)], shape)
 
     def transpose(self, value: SSAValue, *order: int) -> SSAValue:
-        """Returns the value with its dimensions in the order `order`."""
+        """Returns `value` with its dimensions permuted to `order`."""
         shape = [shape_of(value)[dim] for dim in order]
         return self.op("Transpose", [value], shape, perm=list(order))
 
@@ -175,9 +178,9 @@ class ModuleBuilder(FunctionBuilder):
         self, query: SSAValue, key: SSAValue, value: SSAValue, causal: bool = False
     ) -> SSAValue:
         """
-        Adds attention of queries [batch, heads, seq, width] to keys and values. The
-        number of key heads may be a divisor of the number of query heads; several query
-        heads then share a key head.
+        Adds attention of `query` [batch, heads, seq, width] to `key` and `value`, and
+        returns its result. The number of key heads may be a divisor of the number of
+        query heads; several query heads then share a key head.
         """
         inputs = [query, key, value]
         return self.op("Attention", inputs, shape_of(query), is_causal=int(causal))
@@ -194,8 +197,8 @@ class ModuleBuilder(FunctionBuilder):
         bias: bool = False,
     ) -> SSAValue:
         """
-        Adds a `torch.nn.Conv2d` with square kernels, of an image [batch, channels,
-        height, width].
+        Adds a `torch.nn.Conv2d` with square kernels to an image [batch, channels,
+        height, width], and returns its result.
         """
         b, (batch, channels, *sides) = self.at(name), shape_of(value)
         square = (outputs, channels, kernel, kernel)
@@ -272,7 +275,10 @@ class ModuleBuilder(FunctionBuilder):
         return self.op("Constant", [], array.shape, f32, value=array)
 
     def layer(self, name: str, result: SSAValue) -> Layer:
-        """Returns the layer: the function under the name `name`, and its parameters."""
+        """
+        Returns the layer: the finished function with the name `name`, and its
+        parameters.
+        """
         return Layer(self.finish(name, [result]), self.own)
 
     def stack(

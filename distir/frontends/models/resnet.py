@@ -31,17 +31,17 @@ def build_wide_resnet(
     trains: bool = False,
 ) -> ModuleOp:
     """
-    Returns the forward pass of a ResNet with `layers` layers (50, 101 or 152), from
-    images [batch, 3, image, image] to logits [batch, classes]. Raises DistIRError for
-    other options.
+    Returns the forward pass of a ResNet with `layers` layers, from images [batch, 3,
+    image, image] to logits [batch, classes]. Raises DistIRError if `layers` is not 50,
+    101 or 152, or if another size is not valid.
 
     There are four stages of bottleneck blocks. A block of the first stage has three
     convolutions: 1 x 1 to `channels` channels, 3 x 3 to `width_factor` times as many,
     and 1 x 1 to four times `channels`. Each further stage doubles the channels and
     halves the sides of the image.
 
-    With 64 channels and a factor of 1 it is torchvision's ResNet, with the same names.
-    With a larger factor it is the wide ResNet that Alpa and Rhino measure. With
+    With 64 channels and a factor of 1 the model is torchvision's ResNet, with the same
+    names. With a larger factor it is the wide ResNet that Alpa and Rhino measure. With
     `trains`, modules behave as in training mode.
     """
     sizes = STAGES[one_of("number of layers", str(layers), STAGES)]
@@ -72,7 +72,7 @@ def build_wide_resnet(
 def _repeated(
     main: ModuleBuilder, stage: str, like: SSAValue, channels: int, factor: int
 ) -> Layer:
-    """Returns a layer for the blocks of a stage after its first block."""
+    """Returns the layer that all blocks of `stage` after the first block call."""
     b = ModuleBuilder(main.element, f"{stage}.*", main.trains)
     x = b.argument("hidden", shape_of(like), role=None)
     return b.layer(stage, _block(b, "", x, channels, factor, 1))
@@ -82,8 +82,8 @@ def _block(
     b: ModuleBuilder, name: str, x: SSAValue, channels: int, factor: int, stride: int
 ) -> SSAValue:
     """
-    Adds a bottleneck block. If input and output differ in shape, a convolution on the
-    residual branch brings the input to the output's shape.
+    Adds a bottleneck block and returns its result. If input and output differ in shape,
+    a convolution on the residual branch gives the input the output's shape.
     """
 
     def module(part: str) -> str:

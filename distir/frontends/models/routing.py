@@ -22,8 +22,9 @@ def chosen_experts(
     b: FunctionBuilder, scores: SSAValue, choices: int
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns the weights, which add up to 1, and the ids of the `choices` experts with
-    the largest scores, each [tokens, choices]. `scores` is [tokens, experts].
+    Returns the weights and the ids of the `choices` experts with the largest scores,
+    each [tokens, choices]. `scores` is [tokens, experts]. The weights of a token add up
+    to 1.
     """
     tokens, experts = shape_of(scores)
     gates = b.op("Cast", [scores], (tokens, experts), f32, to=1)
@@ -46,9 +47,12 @@ def mixture(
 ) -> SSAValue:
     """
     Returns the mixture of experts on tokens `x`, [tokens, d_model], as [tokens, 1,
-    d_model]. `routes` are weights and ids as of `chosen_experts`. No expert has a limit
-    of tokens. `inside` adds the experts' ops on the rows of tokens, [1, tokens,
-    choices, d_model], given with the number of the row of each choice.
+    d_model]. No expert has a limit of tokens.
+
+    - `routes`: the weights and ids of each token's experts, each [tokens, choices].
+    - `inside`: a function that adds the ops of the experts. It takes the rows of
+      tokens, [1, tokens, choices, d_model], and the row number of each choice, and
+      returns the rows of the result.
     """
     weights, ids = routes
     (tokens, d_model), choices = shape_of(x), shape_of(ids)[1]

@@ -1,7 +1,7 @@
 """
-Inference steps of decoders of any size, for simulations of a service.
+Builds inference steps of decoders of any size, to simulate a service.
 
-The program of a step has the costs of a real one: matrix products, attention over a
+The program of a step has the costs of a real step: matrix products, attention over a
 cache of keys and values, and communication. It leaves out work that engines fuse into
 other kernels, such as rotating queries and keys by their positions.
 """
@@ -54,17 +54,18 @@ class DecoderSizes:
     - `experts`, `choices`, `expert_ffn`: the number of experts of a mixture, the number
       of experts that a token goes to, and the inner width of an expert;
     - `shared_ffn`: the inner width of the expert that takes every token, or 0 without
-      one;
+      such an expert;
     - `dtype`: the element type of parameters and caches;
     - `tied`: whether the output matrix is the embedding;
     - `positions`: the number of learned positions, or None;
-    - `latent`: the sizes of latent attention, or None; `head_width` is then the width
-      of a value;
-    - `window`, `window_layers`: the number of tokens of a window of attention, and the
-      number of layers that attend to, and cache, no more;
-    - `formats`: the formats of matrices in layers and of caches with fewer bits;
-    - `page`: the tokens of a page of the caches, 1 without pages. Steps have the same
-      costs; a sequence takes whole pages.
+    - `latent`: the sizes of latent attention, or None; with it, `head_width` is the
+      width of a value;
+    - `window`, `window_layers`: the number of tokens in the window of windowed
+      attention, and the number of layers with such attention, which cache only these
+      tokens;
+    - `formats`: the number formats of the layers' matrices and of the caches;
+    - `page`: the number of tokens in a page of the caches, 1 without pages. A sequence
+      takes whole pages. The costs of steps do not depend on it.
     """
 
     layers: int
@@ -112,8 +113,8 @@ class DecoderSizes:
     @property
     def cached_elements(self) -> int:
         """
-        The number of elements that one token adds to the caches of all layers; those
-        with a window forget another token for it, once the window is full.
+        The number of elements that one token adds to the caches of all layers. A layer
+        with windowed attention drops its oldest token once the window is full.
         """
         if self.latent is not None:
             return self.layers * self.latent.cached
@@ -127,8 +128,8 @@ class DecoderSizes:
     @property
     def cached_bytes(self) -> float:
         """
-        The bytes that one token adds to the caches of all layers, on all devices that
-        divide the heads together.
+        The bytes that one token adds to the caches of all layers, summed over the
+        devices that share the heads.
         """
         if self.formats.cache is None:
             return self.cached_elements * self.width
@@ -138,14 +139,15 @@ class DecoderSizes:
 
     @property
     def experts_in_all(self) -> int:
-        """The number of elements of the matrices of all experts that are chosen."""
+        """
+        The number of elements in the matrices of all routed experts of all layers.
+        """
         inside = self.expert_layers * self.experts * self.expert_ffn
         return inside * (3 if self.gated else 2) * self.d_model
 
     def parameter_bytes(self, elements: float) -> float:
         """
-        Returns the bytes of `elements` elements of the matrices in layers, without
-        scales.
+        Returns the bytes of `elements` matrix elements in the layers, without scales.
         """
         kind = self.formats.weights
         if kind is None:
@@ -158,8 +160,8 @@ _SIDES = ("key", "value")
 
 def cache_patterns(sizes: DecoderSizes) -> list[str]:
     """
-    Returns the patterns of the names of the caches that have heads, each with the
-    dimension of the heads, as in requests for layouts. Latents have no heads.
+    Returns patterns of the names of all caches that have heads, each with the dimension
+    of the heads, in the syntax of layout requests. Caches of latents have no heads.
     """
     if sizes.latent is not None:
         return []
@@ -182,15 +184,16 @@ def build_serving_step(
     Returns the program of an inference step. Each of `batch` sequences has `new` new
     tokens after `cached` tokens. The program maps token ids [batch, new] to the logits
     of the last token, [batch, 1, vocab]. `layers` are the numbers of layers with an MLP
-    and with experts, by default those of `sizes`.
+    and with experts, by default taken from `sizes`.
 
     Caches are inputs `model.layers.<i>.self_attn.key` and `.value`, [batch, kv heads,
-    cached, width of a head]; of latent attention [batch, 1, cached, width], the keys
-    rotary ones and latents together, the values the latents. Attention reads only the caches, or without caches the
-    keys and values of the new tokens. The keys and values of the new tokens are
-    results. Raises DistIRError if a size is not valid, or if there are both a cache and
-    several new tokens: no op has their attention, which would be causal among the new
-    tokens.
+    cached, width of a head]. With latent attention, they are [batch, 1, cached, width]:
+    the keys are rotary keys with latents, and the values are latents. Attention reads
+    the caches, or without caches the keys and values of the new tokens. The program
+    also returns the keys and values of the new tokens.
+
+    Raises DistIRError if a size is not valid, or if there are both a cache and several
+    new tokens, because no op computes such attention.
     """
     check_sizes(layers=sizes.layers, vocab=sizes.vocab, batch=batch, new=new)
     if cached and new > 1:
@@ -250,9 +253,9 @@ def _layer(
     sizes: DecoderSizes, is_mixed: bool, batch: int, new: int, cached: int
 ) -> Layer:
     """
-    Returns a layer as a function. It maps the hidden states, the keys and values of the
-    cache (if there is one), and the parameters to the hidden states, new keys and new
-    values.
+    Returns the function of a layer. The function maps the hidden states, the cached
+    keys and values (if there is a cache), and the parameters to the hidden states, new
+    keys and new values.
     """
     b = StepBuilder(element_type(sizes.dtype), _ROOT, sizes.formats)
     x = b.argument("hidden", (batch, new, sizes.d_model), role=None)

@@ -1,4 +1,4 @@
-"""Appends the modules of a step of inference, whose weights and caches may have 8 bits."""
+"""Appends the modules of an inference step. Weights and caches may have 4 or 8 bits."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ _ROWS = ("quantized", "scale")
 @dataclass(frozen=True)
 class StepFormats:
     """
-    The formats of a step's matrices in its layers (`weights`, one of `WEIGHT_FORMATS`),
-    of which 4-bit weights share a scale in groups of `group`, and of its caches
-    (`cache`, one of `EIGHT_BITS`). None stands for the type of the model.
+    The number formats of a step's matrices and caches. None stands for the type of the
+    model.
+
+    - `weights`: the format of the layers' matrices, one of `WEIGHT_FORMATS`.
+    - `cache`: the format of the caches, one of `EIGHT_BITS`.
+    - `group`: the number of 4-bit weights that share a scale.
     """
 
     weights: str | None = None
@@ -47,8 +50,8 @@ PLAIN = StepFormats()
 
 class Matrices(NamedTuple):
     """
-    The matrices of experts: [experts, inputs, outputs], or if `transposed` [experts,
-    outputs, inputs].
+    The matrices of all experts: [experts, inputs, outputs], or [experts, outputs,
+    inputs] if `transposed`.
     """
 
     value: SSAValue
@@ -57,8 +60,8 @@ class Matrices(NamedTuple):
 
 class StepBuilder(ModuleBuilder):
     """
-    Appends modules whose weights and caches have the formats `formats`, under the names
-    that `quantize-weights` and `quantize-caches` give.
+    Appends modules with weights and caches in the given `formats`. Their arguments have
+    the names that the passes `quantize-weights` and `quantize-caches` use.
     """
 
     def __init__(self, element: TypeAttribute, root: str, formats: StepFormats):
@@ -69,8 +72,9 @@ class StepBuilder(ModuleBuilder):
         self, name: str, value: SSAValue, outputs: int, bias: bool = True
     ) -> SSAValue:
         """
-        Adds a product with a matrix of parameters. Raises DistIRError for 4-bit weights
-        whose groups do not divide the matrix's rows.
+        Adds the product of `value` with a matrix of parameters, and returns its result.
+        Raises DistIRError if the groups of 4-bit weights do not divide the number of
+        inputs.
         """
         kind = self.formats.weights
         if kind is None:
@@ -105,7 +109,8 @@ class StepBuilder(ModuleBuilder):
         self, name: str, shape: Sequence[int], role: str | None = None
     ) -> list[SSAValue]:
         """
-        Adds the arguments that hold the cache `name` [..., width]: one, or of 8 bits two.
+        Adds the arguments that hold the cache `name` of shape `shape`: one tensor, or
+        for 8 bits the values and their scales.
         """
         parts = [self.type(shape)]
         if self.formats.cache is not None:
@@ -117,24 +122,36 @@ class StepBuilder(ModuleBuilder):
         ]
 
     def read(self, parts: Sequence[SSAValue]) -> SSAValue:
-        """Returns the numbers of a cache that has the arguments `parts`."""
+        """
+        Returns the numbers in a cache as a tensor in the model's type. `parts` are the
+        arguments that hold the cache.
+        """
         if len(parts) == 1:
             return parts[0]
         return self.add(DequantizeRowsOp(*parts, x=self.type(shape_of(parts[0]))))[0]
 
     def kept(self, value: SSAValue) -> list[SSAValue]:
-        """Returns what a cache gets of the new keys or values `value`."""
+        """
+        Returns the new keys or values `value` in the format of the cache: one tensor,
+        or for 8 bits the values and their scales.
+        """
         if self.formats.cache is None:
             return [value]
         quantized, scale = self._rows(shape_of(value), self.formats.cache)
         return list(self.add(QuantizeRowsOp(value, quantized=quantized, scale=scale)))
 
     def _rows(self, shape: Sequence[int], kind: str) -> list[TensorType[Any]]:
-        """Returns the types of rows in the format `kind`, and of their scales."""
+        """
+        Returns the types of a tensor of shape `shape` in the 8-bit format `kind`, and
+        of its scales.
+        """
         return [self.type(shape, EIGHT_BITS[kind][0]), self.type(shape[:-1])]
 
     def _eight_bits(self, name: str, shape: Sequence[int], kind: str) -> list[SSAValue]:
-        """Adds the tensors that stand for the matrices `name` in the format `kind`."""
+        """
+        Adds the arguments that hold the matrices `name` in the 8-bit format `kind`:
+        values and scales.
+        """
         return [
             self.parameter(f"{name}.{end}", shape_of(type_), element=type_.element_type)
             for end, type_ in zip(_ROWS, self._rows(shape, kind), strict=True)

@@ -1,4 +1,4 @@
-"""MLPs with SwiGLU, and mixtures of them, as builders of models add them."""
+"""MLPs with SwiGLU and mixtures of such MLPs, for builders of models."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def swiglu_mixture(
 ) -> SSAValue:
     """
     Returns the mixture of `experts` SwiGLU MLPs of width `ffn` on `x`, [batch, seq,
-    d_model]. Each token goes to the `top_k` experts with the largest gates, whose
-    weights add up to 1; no expert has a limit of tokens.
+    d_model], with the same shape. Each token goes to the `top_k` experts with the
+    largest gates, and their weights add up to 1. No expert has a limit of tokens.
     """
     batch, seq, d_model = shape_of(x)
     tokens = batch * seq

@@ -189,8 +189,8 @@ def _kinds(distances: Sequence[int], causal: bool) -> list[int]:
     """
     Returns the index of the learned bias for each distance from a query to a key. Half
     of the indices stand for single distances, the other half for wider and wider
-    ranges. A decoder uses all of them for keys before the query; an encoder uses half
-    of them for keys after it.
+    ranges. A decoder (`causal`) uses all indices for keys before the query; an encoder
+    uses half of them for keys after the query.
     """
     kinds = _BUCKETS if causal else _BUCKETS // 2
     exact = kinds // 2

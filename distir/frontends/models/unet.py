@@ -35,11 +35,10 @@ def build_unet(
     Returns the forward pass of a denoising U-Net, from noisy images [batch, 3, image,
     image] and their times [batch] to the noise in the images.
 
-    There is a level for each number in `multipliers`, which multiplies `channels`. A
-    level has `blocks` residual blocks on the way down and one more on the way up.
-    Blocks on images with `attention_at` pixels a side are followed by attention. Each
-    level halves the sides of the image of the level before. Group norms have `groups`
-    groups.
+    Each number in `multipliers` makes a level with that many times `channels` channels.
+    A level has `blocks` residual blocks on the way down and one more on the way up.
+    Each level halves the sides of the image. Attention follows each block on images of
+    `attention_at` pixels a side. Group norms have `groups` groups.
 
     The defaults are the model of DDPM ("Denoising Diffusion Probabilistic Models",
     2020) for CIFAR-10. Parameters have the names and shapes of UNet2DModel in Hugging
@@ -91,7 +90,9 @@ def build_unet(
 
 
 class _Unet:
-    """The modules of a U-Net. `time` holds an embedding of each image's time."""
+    """
+    Builds the modules of a U-Net. `time` holds the embedding of each image's time.
+    """
 
     def __init__(
         self, b: ModuleBuilder, time: SSAValue, groups: int, attention_at: int

@@ -44,8 +44,9 @@ _SCAN_WITHOUT_BATCH = 9
 @dataclass(frozen=True)
 class Expanded:
     """
-    A model without operators with bodies. `tensors` are the initializers of the former
-    bodies. Large ones of them are inputs of `model` without data.
+    A model in which all operators with bodies are expanded. `tensors` are the
+    initializers of the former bodies. Large initializers are inputs of `model` without
+    data.
     """
 
     model: ModelProto
@@ -56,7 +57,7 @@ def expand_bodies(
     model: ModelProto, inputs: Mapping[str, TypeProto], dims: Mapping[str, int]
 ) -> Expanded:
     """
-    Returns the model with the contents of bodies in place of the nodes that have them.
+    Returns the model with each operator that has a body replaced by the body's nodes.
     FlexAttention becomes a call of a local function.
 
     - `inputs`: the types of the inputs.
@@ -140,7 +141,7 @@ class _BodyExpander(GraphWriter):
     ) -> list[str] | None:
         """
         Writes the bodies of `node`, and returns the names of its results. Returns None
-        if the node stays as it is.
+        if the node stays unchanged.
         """
         if domain_of(node):
             return None

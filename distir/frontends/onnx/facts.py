@@ -1,6 +1,6 @@
 """
 Facts about the values of an ONNX graph that are known before it runs: types, and arrays
-that follow from constants and shapes. They are derived at the model's own opset.
+that follow from constants and shapes. Inference uses the model's own opset.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Array = npt.NDArray[Any]
 
 class Facts:
     """
-    Types and small arrays by the name of the value. Call `learn` on the graph's nodes
-    in order.
+    The known types and small arrays of a graph, by the name of the value. Call `learn`
+    on the graph's nodes in order.
 
     - `inputs`: the types of the graph's inputs.
     - `dims`: sizes of the symbolic dimensions in declared types.
@@ -59,7 +59,8 @@ class Facts:
 
     def learn_tensor(self, tensor: TensorProto, *, has_data: bool = True) -> None:
         """
-        Records the type of an initializer, and its array if it is small and `has_data`.
+        Records the type of an initializer. Also records its array if the array is small
+        and `has_data`.
         """
         shape = tuple(tensor.dims)
         self.types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, shape)
@@ -96,7 +97,7 @@ class Facts:
     def origins(self, name: str) -> list[str]:
         """
         Returns the names of the graph's inputs whose values determine the value `name`.
-        Inputs that matter only through their shape, and known arrays, are left out.
+        Leaves out known arrays, and inputs of which only the shape matters.
         """
         found: dict[str, None] = {}
         pending, seen = [name], set[str]()

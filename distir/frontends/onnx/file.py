@@ -86,8 +86,8 @@ def load_model(path: str | Path) -> ModelProto:
 
 def check_text(message: Message) -> None:
     """
-    Raises DistIRError if a name in `message` is not UTF-8 text; protobuf returns such
-    names as bytes.
+    Raises DistIRError if a name in `message` is not UTF-8 text. Protobuf returns such a
+    name as bytes.
     """
     for field, value in message.ListFields():
         values: Iterable[Any] = value if field.is_repeated else (value,)
@@ -111,7 +111,7 @@ def is_external(tensor: TensorProto) -> bool:
 def is_large(tensor: TensorProto) -> bool:
     """
     Whether a tensor is always stored with the weights: its data is in another file, or
-    it has more than `LARGE` elements.
+    the tensor has more than `LARGE` elements.
     """
     return is_external(tensor) or prod(tensor.dims) > LARGE
 
@@ -128,8 +128,8 @@ def _attribute_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 def embed_attribute_tensors(model: ModelProto, folder: Path | None) -> None:
     """
-    Copies the external data of tensors in node attributes, which are small, into the
-    model.
+    Copies the external data of tensors in node attributes into the model. These tensors
+    are small.
     """
     nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
     for tensor in _attribute_tensors(nodes):
@@ -187,7 +187,7 @@ def _external_value(tensor: TensorProto, folder: Path | None) -> npt.NDArray[Any
 
 
 def _bits(onnx_type: int, dtype: np.dtype[Any]) -> int:
-    """Returns the number of bits that an element takes in a file."""
+    """Returns the number of bits that one element of a tensor takes in an ONNX file."""
     name = TensorProto.DataType.Name(onnx_type)
     for bits, names in ((2, ("UINT2", "INT2")), (4, ("UINT4", "INT4", "FLOAT4E2M1"))):
         if name in names:

@@ -3,9 +3,9 @@ Imports ONNX models as sequential programs.
 
 The graph becomes `@main`, and each node becomes one op, in order. Graph inputs and
 weights become arguments. `weight_roles` decides which float initializers are
-parameters. Other large constants become `constant` arguments, and small ones an
-`onnx.Constant` each. Dimensions that types do not determine stay dynamic; `fold-shapes`
-resolves them.
+parameters. Other large constants become `constant` arguments; each small constant
+becomes an `onnx.Constant`. Dimensions that types do not determine stay dynamic, and the
+pass `fold-shapes` resolves them.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ def import_onnx(
     """
     Imports an ONNX file, or a model in memory that holds all of its data.
 
-    - `values`: arrays that replace the data of initializers, by name; None stands for a
-      tensor without a value.
     - `dims`: sizes of dynamic dimensions of the inputs, by their symbol or as
       `INPUT.POSITION`.
-    - `numbers`: values of inputs that hold one number, by name; they are no arguments
-      of the program then.
     - `trainable`, `frozen`: patterns of names of weights, such as `*.bias`, that
       override the file's facts about training; a weight that matches both is trained.
+    - `values`: arrays that replace the data of initializers, by name; None stands for a
+      tensor without a value.
+    - `numbers`: values of inputs that hold one number, by name; these inputs become
+      constants.
 
     Raises DistIRError if the model cannot be imported.
     """
@@ -163,8 +163,8 @@ class _Importer:
 
     def _float_weights(self) -> list[str]:
         """
-        Returns the names of the float weights in use, which are candidates for
-        training.
+        Returns the names of the float weights that nodes use. These weights are
+        candidates for training.
         """
         names = [t.name for t in self.initializers.values() if t.data_type in _FLOATS]
         names += [s for s, t in self.sparse.items() if t.values.data_type in _FLOATS]
@@ -254,8 +254,7 @@ class _Importer:
 
     def _note(self, found: WeightRole) -> None:
         """
-        Writes the facts about the weight that was added last as attributes of its
-        argument.
+        Writes the facts in `found` as attributes of the argument that was added last.
         """
         if found.frozen:
             self.attributes[-1][FROZEN] = UnitAttr()
@@ -275,7 +274,10 @@ class _Importer:
         self.values[name] = op.results[0]
 
     def _known(self, name: str, array: Array) -> None:
-        """Makes the value of a tensor known to the type inference."""
+        """
+        Passes the type of the tensor `name`, and its value if small, to the type
+        inference.
+        """
         proto = numpy_helper.from_array(array) if array.size <= LARGE else None
         self.inference.types[name] = helper.make_tensor_type_proto(
             helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -335,8 +337,8 @@ class _Importer:
 
     def _leave_out_empty_scales(self, node: NodeProto) -> None:
         """
-        Removes the scales of a Resize if they have no elements. Opset 11 expresses in
-        this way that there are no scales.
+        Removes the scales of a Resize if they have no elements. Empty scales mean "no
+        scales" in opset 11.
         """
         if node.op_type == "Resize" and len(node.input) > 3 and node.input[2]:
             shape = self.inference.types[node.input[2]].tensor_type.shape
@@ -398,8 +400,8 @@ class _Importer:
 def _is_other_name(node: NodeProto, weights: Container[str]) -> bool:
     """
     Whether a node is an `Identity` that only gives a parameter another name. PyTorch's
-    older exporter merges parameters that happen to have equal values; it writes all but
-    the first as an `Identity` of the first.
+    older exporter merges parameters with equal values: it writes each duplicate as an
+    `Identity` of the first one.
     """
     return (
         node.op_type == "Identity"
@@ -439,8 +441,8 @@ def attribute_value(attribute: AttributeProto) -> Any:
 
 def constant_node_value(node: NodeProto) -> Array:
     """
-    Returns the value of a Constant node, from whichever attribute holds it. Raises
-    DistIRError if there is none.
+    Returns the value of a Constant node, whichever attribute holds it. Raises
+    DistIRError if the node has no value.
     """
     attribute = next((a for a in node.attribute if a.name != "doc_string"), None)
     if attribute is None:

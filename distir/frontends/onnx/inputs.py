@@ -1,5 +1,5 @@
 """
-Applies users' statements about the inputs of an ONNX model: the sizes of dynamic
+Applies the user's facts about the inputs of an ONNX model: the sizes of dynamic
 dimensions, and the values of inputs that are always the same number.
 """
 
@@ -116,10 +116,10 @@ def fix_inputs(
     model: ModelProto, inputs: dict[str, TypeProto], numbers: Mapping[str, float]
 ) -> None:
     """
-    Turns each input in `numbers` into a constant, in place. It is removed from the
-    model's inputs and from `inputs`, their types by name. Raises DistIRError if the
-    input does not exist, holds more than one number, or has a type that cannot hold the
-    given number.
+    Turns each input in `numbers` into a constant, in place. Removes the input from the
+    model's inputs and from `inputs`, which maps names to types. Raises DistIRError if
+    the input does not exist, holds more than one number, or has a type that cannot hold
+    the given number.
     """
     graph = model.graph
     for name, number in numbers.items():

@@ -24,8 +24,8 @@ def attributes_of(node: NodeProto) -> dict[str, Any]:
 
 def require(node: NodeProto, holds: bool, text: str) -> None:
     """
-    Raises DistIRError unless `holds`. The message consists of the node's name and
-    `text`.
+    Raises DistIRError unless `holds` is true. The message consists of the node's name
+    and `text`.
     """
     if not holds:
         raise DistIRError(f"{node_name(node)} {text}; export the model again")
@@ -55,8 +55,8 @@ def unrolled_loop(
     """
     Writes the steps of a Loop into `writer` and returns the names of its results.
     `inputs` are the names of its operands. `names` maps the names of values in the
-    surrounding body to names in the graph. Raises DistIRError if the loop is malformed,
-    too long, or of an unknown number of steps.
+    surrounding body to names in the graph. Raises DistIRError if the loop is malformed
+    or too long, or if its number of steps is unknown.
     """
     body = body_of(node, "body")
     states = list(inputs[2:])
@@ -110,8 +110,8 @@ def _concatenated(
 
 def _empty(writer: GraphWriter, node: NodeProto, body: GraphProto, result: int) -> str:
     """
-    Returns the name of the stacked result `result` of a loop without steps. It has no
-    rows, and unknown sizes are 0.
+    Returns the name of the stacked result number `result` of a loop without steps. The
+    result has no rows, and its unknown sizes are 0.
     """
     type_ = body.output[result + 1].type.tensor_type
     require(
@@ -132,8 +132,8 @@ def unrolled_scan(
     """
     Writes the steps of a Scan into `writer` and returns the names of its results.
     `inputs` are the names of its operands. `names` maps the names of values in the
-    surrounding body to names in the graph. Raises DistIRError if the scan is malformed,
-    too long, or of an unknown number of steps.
+    surrounding body to names in the graph. Raises DistIRError if the scan is malformed
+    or too long, or if its number of steps is unknown.
     """
     form = _scan_form(node)
     body, states = form.body, list(inputs[: form.states])

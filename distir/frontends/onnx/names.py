@@ -1,7 +1,7 @@
 """
 Names of ONNX nodes, values and models, and scopes of nodes. The scope is the module of
-the source model that a node came from. PyTorch's newer exporter writes it into the
-node's metadata, and the older exporter into the node's name.
+the source model that a node came from. PyTorch's newer exporter writes the scope into
+the node's metadata, the older exporter into the node's name.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ TRAIN_DOMAIN = "distir.train"
 
 def domain_of(node: NodeProto) -> str:
     """
-    Returns the operator's domain. The default domain is always "", though it has two
-    spellings.
+    Returns the domain of the node's operator. Returns "" for the default domain, which
+    has two spellings.
     """
     return "" if node.domain in _STANDARD else node.domain
 
@@ -34,7 +34,7 @@ def node_name(node: NodeProto) -> str:
 
 
 def opset_versions(model: ModelProto) -> dict[str, int]:
-    """Returns the imported opset version of each domain."""
+    """Returns the opset version that the model imports, by domain."""
     return {
         "" if o.domain in _STANDARD else o.domain: o.version for o in model.opset_import
     }
@@ -68,7 +68,10 @@ def node_scope(node: NodeProto) -> str:
 
 
 def node_location(node: NodeProto) -> LocationAttr | None:
-    """Returns the line of the module's code that a node came from; None if unknown."""
+    """
+    Returns the source line of the module's code that a node came from, or None if the
+    line is unknown.
+    """
     line = next((p.value for p in node.metadata_props if p.key == LINE), "")
     file, _, number = line.rpartition(":")
     if not file or not number.isdecimal():
@@ -84,8 +87,8 @@ def _location(file: str, line: int) -> LocationAttr:
 
 def set_scope(node: NodeProto, scope: str) -> None:
     """
-    Writes `scope` into the metadata of a node that has none, so that `node_scope` finds
-    it.
+    Writes `scope` into the metadata of a node that has no scope. `node_scope` then
+    returns it.
     """
     node.metadata_props.add(key=_NAME_SCOPES, value=repr([scope, node.op_type]))
 
@@ -109,8 +112,8 @@ def _from_name_scopes(text: str) -> str:
 def _from_namespace(text: str) -> str:
     """
     Returns the scope from a text such as `: Model/encoder: Encoder/encoder.0:
-    Linear/linear: aten.linear`: each part is the path of a module and its class.
-    Returns "" if there is no module.
+    Linear/linear: aten.linear`. Each part is the path of a module and its class.
+    Returns "" if the text names no module.
     """
     parts = [part.partition(":")[0].strip() for part in text.split("/")]
     return parts[-2] if len(parts) > 1 else ""

@@ -1,6 +1,6 @@
 """
-Brings an ONNX model to the form that the importer reads: without local functions, at
-the dialect's opset, and with only operators that the `onnx` dialect has.
+Converts an ONNX model to the form that the importer reads: no local functions, the
+dialect's opset, and only operators of the `onnx` dialect.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def prepare(
 ) -> Expanded:
     """
     Returns an equivalent model without local functions and bodies, at the dialect's
-    opset. Large initializers have no data; they are inputs of the graph.
+    opset. Large initializers become inputs of the graph without data.
 
     - `inputs`: the types of the inputs.
     - `dims`: the sizes of symbolic dimensions.
@@ -96,8 +96,8 @@ def inline_functions(model: ModelProto) -> ModelProto:
 
 def check_operators(model: ModelProto) -> None:
     """
-    Raises DistIRError if the model uses an operator that has a body, or that neither
-    the standard nor an installed package knows.
+    Raises DistIRError if the model uses an operator with a body, or an operator that
+    neither the standard nor an installed package defines.
     """
     versions = opset_versions(model)
     if versions.get("", 0) > OPSET:
@@ -189,8 +189,8 @@ def without_weights(model: ModelProto) -> ModelProto:
 
 def convert(model: ModelProto) -> ModelProto:
     """
-    Returns the model at the dialect's opset, with the metadata of nodes and the types
-    of values kept. Raises DistIRError if it cannot be converted.
+    Returns the model converted to the dialect's opset. Keeps the metadata of nodes and
+    the types of values. Raises DistIRError if the model cannot be converted.
     """
     versions = opset_versions(model)
     stale: list[NodeProto] = []
@@ -227,8 +227,8 @@ def convert(model: ModelProto) -> ModelProto:
 def _restore_sampling(graph: GraphProto) -> None:
     """
     Restores how Resize samples after a conversion from an old opset, in place. Old
-    Resize and Upsample take the element at `floor(i / scale)`, but the converter leaves
-    the attributes for it at another default.
+    Resize and Upsample take the element at `floor(i / scale)`, but ONNX's converter
+    leaves the sampling attributes at their new default.
     """
     for node in graph.node:
         if node.op_type == "Resize" and not domain_of(node):
@@ -240,8 +240,8 @@ def _restore_sampling(graph: GraphProto) -> None:
 
 def _restore_annotations(source: GraphProto, target: GraphProto) -> None:
     """
-    Restores the metadata of nodes, which ONNX's converter drops, in place. Nodes are
-    matched by the names of their outputs.
+    Copies the metadata of nodes, which ONNX's converter drops, from `source` to
+    `target`, in place. Nodes are matched by the names of their outputs.
     """
     by_output = {o: node for node in source.node for o in node.output if o}
     for node in target.node:

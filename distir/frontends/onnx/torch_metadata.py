@@ -29,7 +29,7 @@ PARAMETER = "PARAMETER"
 @dataclass(frozen=True)
 class ExportedTensors:
     """
-    The tensors that an exported program held, used or not.
+    The tensors of an exported program, used or not.
 
     - `kinds`: the kind of each tensor, by its name in the state dict: `PARAMETER`,
       `BUFFER` or `CONSTANT_TENSOR`.
@@ -89,7 +89,7 @@ def is_detach(node: NodeProto) -> bool:
 def lost_detach(node: NodeProto) -> bool:
     """
     Whether a node read the result of a `detach` that the exporter's optimizer removed.
-    It is recognised by its name: `detach` or `detach` with a number.
+    Such an operand has the name `detach` or `detach` with a number.
     """
     read = {n for n in operands_in_torch(node) if re.fullmatch(r"detach(_\d+)?", n)}
     return bool(read - set(node.input)) and not is_detach(node)

@@ -1,7 +1,7 @@
 """
-Reads nodes of DistIR's own domain, which `experts.py`, `functions.py` and `opaque.py`
-in `torch/export` write. They become ops of the `train` dialect, or ONNX operators that
-PyTorch's exporter does not write.
+Reads nodes of DistIR's own ONNX domain, which `experts.py`, `functions.py` and
+`opaque.py` in `torch/export` write. The nodes become ops of the `train` dialect, or
+ONNX operators that PyTorch's exporter does not write.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def _node(
     name: str, ranks: Sequence[int | None], *numbers: str
 ) -> Callable[[Read], Read]:
     """
-    Returns a decorator that registers the reader of nodes called `name`. Such a node
-    has one operand for each rank in `ranks` (None: any rank), and the integer
-    attributes `numbers`.
+    Returns a decorator that registers the reader of nodes called `name`. The node has
+    one operand for each rank in `ranks` (None: any rank), and the integer attributes
+    `numbers`.
     """
 
     def register(read: Read) -> Read:

@@ -23,7 +23,7 @@ from distir.frontends.onnx.names import domain_of, node_name, value_infos
 
 class TypeInference:
     """
-    Types by the name of the value. Shapes are inferred from types and from the
+    The types of a graph's values, by name. Shapes are inferred from types and from the
     constants in `known`. More precise annotations of the model are used too.
 
     - `dims`: sizes of the symbolic dimensions in annotations.
@@ -49,8 +49,8 @@ class TypeInference:
     def infer(self, node: NodeProto) -> list[TypeProto]:
         """
         Infers the types of the results of `node`, adds them to `types` and returns
-        them. Omitted results get a type too. Raises DistIRError if there is no such
-        type.
+        them. Omitted results get a type too. Raises DistIRError if the types cannot be
+        inferred.
         """
         found = self.inferred(node)
         if isinstance(found, DistIRError):
@@ -59,8 +59,8 @@ class TypeInference:
 
     def inferred(self, node: NodeProto) -> list[TypeProto] | DistIRError:
         """
-        Returns the types of the results of `node`, as `infer` does, or the error as a
-        value.
+        Returns the types of the results of `node`. Returns the error, instead of
+        raising it, if they cannot be inferred.
         """
         schema = defs.get_schema(
             node.op_type, self.versions[domain_of(node)], domain_of(node)
@@ -98,8 +98,8 @@ class TypeInference:
         self, schema: defs.OpSchema, node: NodeProto, index: int
     ) -> TypeProto | None:
         """
-        Returns the type, without a shape, of an input that has the same element type as
-        the result `index` by the schema. Returns None if there is no such input.
+        Returns the type, without a shape, of an input that must have the same element
+        type as result `index` by the schema. Returns None if there is no such input.
         """
         formal = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
         for position, name in enumerate(node.input):
@@ -116,7 +116,9 @@ class TypeInference:
 def _most_precise(
     inferred: TypeProto | None, declared: TypeProto | None
 ) -> TypeProto | None:
-    """Returns the inferred type, with sizes added that only the declared type knows."""
+    """
+    Returns the inferred type, with unknown sizes filled in from the declared type.
+    """
     if inferred is None or not inferred.WhichOneof("value"):
         return declared
     if declared is None or not inferred.HasField("tensor_type"):

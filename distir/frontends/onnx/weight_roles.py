@@ -2,11 +2,11 @@
 Decides which tensors of an ONNX file are trained.
 
 A file stores parameters, buffers and literals alike as initializers. PyTorch's newer
-exporter records the kind of each, and this record is trusted. In other files, a tensor
-that operators use as a weight counts as a parameter, and a tensor that is certainly no
-parameter as a constant. Any other tensor is in doubt, and its argument records that
-(`dist.doubt`): the program can be run, but not trained until the user states the
-tensor's role.
+exporter records the kind of each tensor, and the importer trusts this record. In other
+files, a tensor that operators use as a weight counts as a parameter, and a tensor that
+is certainly no parameter counts as a constant. Any other tensor is in doubt, and its
+argument has the attribute `dist.doubt`: the program can be run, but not trained until
+the user states the tensor's role.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WeightRole:
     """
     The role of a float tensor in a file. A `literal` becomes an op of the program, and
     any other tensor an argument. `doubt` is the reason why a parameter cannot be
-    trained (`distir.program.doubts`), or None.
+    trained (see `distir.program.doubts`), or None.
     """
 
     role: Role
@@ -63,13 +63,13 @@ class WeightRoles:
     """
     Decides the roles of the float tensors of one graph.
 
-    - `source`, `prepared`: the graph as it was read, and as it is imported.
+    - `source`, `prepared`: the graph as read from the file, and the graph to import.
     - `weights`: the names of the tensors.
     - `trainable`, `frozen`: patterns of names (`*`, `?`, `[...]`) that override the
       file; a tensor that matches both is trained. Raises DistIRError for a pattern
       without a match.
-    - `is_traced`: whether PyTorch wrote the file. If the file does not tell the kinds
-      of the tensors, the older exporter wrote it, by a trace.
+    - `is_traced`: whether PyTorch wrote the file. If such a file does not record the
+      kinds of the tensors, PyTorch's older exporter wrote it from a trace.
     """
 
     def __init__(
@@ -99,8 +99,9 @@ class WeightRoles:
 
     def _replaced(self, graph: GraphProto) -> set[str]:
         """
-        Returns the tensors that nodes read in place of a parameter or buffer. The
-        exporter merged the original with an equal tensor, transposed it or folded it.
+        Returns the names of tensors that nodes read in place of a parameter or buffer.
+        The exporter transposed or folded the original, or merged it with an equal
+        tensor.
         """
         if self.exported is None:
             return set()
@@ -169,7 +170,7 @@ class WeightRoles:
     def _final_uses(self, name: str) -> Iterator[tuple[NodeProto, int]]:
         """
         Yields the nodes that use the tensor `name`, each with the operand's index.
-        Identities, transposes and casts of the tensor are followed.
+        Looks through identities, transposes and casts of the tensor.
         """
         names = [name]
         while names:
@@ -181,7 +182,7 @@ class WeightRoles:
 
 
 def parameters_of(exported: ExportedTensors) -> set[str]:
-    """Returns the names of all tensors that are parameters."""
+    """Returns the names of all exported parameters in the state dict."""
     return {name for name, kind in exported.kinds.items() if kind == PARAMETER}
 
 
@@ -192,9 +193,9 @@ def matching(
     lost: Collection[str] = (),
 ) -> set[str]:
     """
-    Returns the `names` that match one of `patterns`. Raises DistIRError if a pattern
-    matches none. `option` is the name of the option for messages; `lost` are names that
-    an exporter may have removed.
+    Returns the `names` that match one of `patterns`. `option` is the name of the option
+    for messages; `lost` are names that an exporter may have removed. Raises DistIRError
+    if a pattern matches no name.
     """
     found: set[str] = set()
     for pattern in patterns:
@@ -217,7 +218,7 @@ def matching(
 
 def _name(node: NodeProto) -> str:
     """
-    Returns the name of a node's op, or "" if the node is not of ONNX's default domain.
+    Returns the operator of a node, or "" if the node is not in ONNX's default domain.
     """
     return "" if domain_of(node) else f"onnx.{node.op_type}"
 
@@ -230,8 +231,8 @@ def _is_operand(
 
 def decides_sizes(graph: GraphProto) -> set[str]:
     """
-    Returns the values of `graph` that are read, directly or through other nodes, only
-    to determine sizes. The nodes must be in order.
+    Returns the names of values of `graph` that only determine sizes, directly or
+    through other nodes. The nodes must be in order.
     """
     kept = {output.name for output in graph.output} | _read_in_bodies(graph)
     decided: set[str] = set()
@@ -248,7 +249,7 @@ def decides_sizes(graph: GraphProto) -> set[str]:
 
 
 def _read_in_bodies(graph: GraphProto) -> set[str]:
-    """Returns the names that bodies of loops and conditions read."""
+    """Returns the names of values that bodies of loops and conditions read."""
     found: set[str] = set()
     pending: list[NodeProto] = [
         inner for node in graph.node for inner in _inner_nodes(node)

@@ -1,4 +1,4 @@
-"""Writes the nodes of an ONNX graph one by one, and splices in the bodies of nodes."""
+"""Writes the nodes of an ONNX graph one by one, and inlines the bodies of nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GraphWriter(ABC):
 
     - `nodes`: the nodes so far, in order. A known value of a body, such as the index of
       a loop, is written only where another node reads it.
-    - `tensors`: the initializers of bodies that were written.
+    - `tensors`: the initializers of the inlined bodies.
     """
 
     def __init__(
@@ -62,14 +62,15 @@ class GraphWriter(ABC):
     @abstractmethod
     def write(self, node: NodeProto, names: Names | None, scope: str = "") -> Names:
         """
-        Adds the nodes that stand for `node`. With `names`, the node belongs to a body.
-        Returns the names of the node's results.
+        Adds the nodes that replace `node`, and returns the names of the node's results.
+        `names` maps the names of values in the node's body to names in the graph; None
+        stands for a node of the graph itself.
         """
 
     def emit(self, node: NodeProto, *, lazily: bool = True) -> None:
         """
-        Adds a node. If `lazily` and its results are known, it is added when they are
-        first read.
+        Adds a node. If `lazily` and the node's results are known, waits until another
+        node reads them.
         """
         self.facts.learn(node)
         if lazily and all(name in self.facts.arrays for name in node.output if name):
@@ -84,7 +85,7 @@ class GraphWriter(ABC):
 
     def need(self, name: str) -> None:
         """
-        Adds the node that computes the value `name`, if it is still waiting. Known
+        Adds the node that computes the value `name`, if that node still waits. Known
         integers become constants. Floats stay computed, because they may depend on
         parameters.
         """
@@ -154,8 +155,8 @@ class GraphWriter(ABC):
 
     def _initializers(self, body: GraphProto) -> Names:
         """
-        Returns the new names of a body's initializers, which become initializers of the
-        graph.
+        Makes the initializers of a body initializers of the graph, and returns their
+        new names.
         """
         if id(body) in self._held:
             return self._held[id(body)][1]
@@ -175,9 +176,9 @@ class GraphWriter(ABC):
 
     def known(self, node: NodeProto, name: str, what: str) -> Any:
         """
-        Returns the number that the value `name` holds. It must be known before the
-        program runs, because it decides what `node` does; `what` describes this in the
-        message. Raises DistIRError if it is unknown.
+        Returns the number that the value `name` holds, which decides how `node` is
+        written. Raises DistIRError if the number is unknown before the program runs;
+        `what` names the number in the message.
         """
         array = self.facts.arrays.get(name)
         if array is not None and array.size == 1:

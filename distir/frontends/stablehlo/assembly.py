@@ -58,8 +58,8 @@ def reader(*names: str) -> Callable[[Reader], Reader]:
 
 def parse_pretty(name: str, kind: type[Operation], parser: Parser) -> Operation:
     """
-    Parses an op after its name. An op without a parser of its own has operands and
-    clauses `word = value`, then attributes and types.
+    Parses an op of class `kind` after its name. Without a registered parser, the text
+    has operands and clauses `word = value`, then attributes and types.
     """
     return PRETTY.get(name, _plain)(name, kind, parser)
 
@@ -132,7 +132,7 @@ def _finish(
     properties: Properties,
     regions: Sequence[Region] = (),
 ) -> Operation:
-    """Parses attributes and types, and creates the op."""
+    """Parses the attributes and types of an op, and returns the op."""
     attributes = parser.parse_optional_attr_dict()
     position = parser.pos
     parser.parse_punctuation(":")
@@ -313,8 +313,8 @@ def _reduce(name: str, kind: type[Operation], parser: Parser) -> Operation:
 
 def _reducer(parser: Parser, count: int) -> Region:
     """
-    Parses `reducer(%a: t, %b: t) (%c: t, %d: t) {...}`, which has a pair of arguments
-    for each of the `count` reduced values.
+    Parses `reducer(%a: t, %b: t) (%c: t, %d: t) {...}` and returns the region. Each of
+    the `count` reduced values has a pair of arguments.
     """
     parser.parse_keyword("reducer")
     firsts: list[Parser.Argument] = []
@@ -336,8 +336,8 @@ def _argument(parser: Parser) -> Parser.Argument:
 
 def _one_op_region(name: str, kind: type[Operation], scalar: Attribute) -> Region:
     """
-    Returns the region of a reduction that is given by the name of one op. `scalar` is
-    the type of its operands and result.
+    Returns the region of a reduction by one op called `name`. `scalar` is the type of
+    the op's operands and result.
     """
     block = Block(arg_types=[scalar, scalar])
     op = hlo_op(name).create(operands=list(block.args), result_types=[scalar])

@@ -81,8 +81,8 @@ def integer(attr: Attribute | None, default: int = 0) -> int:
 
 def numbers(attr: Attribute | None) -> dict[str, list[int]]:
     """
-    Returns the lists of integers in an attribute such as `#stablehlo.dot<...>`, by
-    name. A single integer becomes a list of one.
+    Returns the lists of integers in an attribute such as `#stablehlo.dot<...>`, by the
+    name of each list. A single integer becomes a list with one element.
     """
     return {
         name: [int(n) for n in _INTEGER.findall(values)]
@@ -91,6 +91,6 @@ def numbers(attr: Attribute | None) -> dict[str, list[int]]:
 
 
 def array(attr: Attribute | None) -> npt.NDArray[Any]:
-    """Returns the array that a constant's attribute holds."""
+    """Returns the array in the attribute of a constant."""
     assert isinstance(attr, DenseIntOrFPElementsAttr)
     return np.asarray(constant_value(attr))

@@ -1,8 +1,9 @@
 """
-Branches that depend on values, as `jax.lax.cond` and `jax.lax.switch` make them.
+Converts branches that depend on values, as `jax.lax.cond` and `jax.lax.switch` make
+them.
 
-All branches are computed, and the results of one of them are selected: a program has no
-control flow. A branch that is known during the conversion is the only one converted.
+A program has no control flow, so all branches are computed and the results of one are
+selected. If the conversion knows the branch, it converts that branch only.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def _equals(converter: ModuleConversion, choice: LazyTensor, number: int) -> SSA
 def _selected(
     converter: ModuleConversion, truth: SSAValue, own: LazyTensor, other: LazyTensor
 ) -> LazyTensor:
-    """Returns `own` if the boolean `truth` is true, else `other`."""
+    """
+    Adds the selection between two tensors, and returns `own` where the boolean `truth`
+    is true, else `other`.
+    """
     build = converter.build
     if own is other:
         return own

@@ -22,8 +22,8 @@ CONSTANT_ELEMENTS = 1024
 
 class TensorBuilder:
     """
-    Appends ops to `block`. `scope` is set as the scope of each op that is added, and
-    `location` as its place in the source code.
+    Appends ops to `block`. Each added op gets the current `scope`, and `location` as
+    its place in the source code.
     """
 
     def __init__(self, block: Block):
@@ -63,8 +63,8 @@ class TensorBuilder:
 
     def constant(self, array: Array, element: Attribute) -> SSAValue:
         """
-        Returns a constant with the elements of `array` as type `element`. Equal
-        constants share one op.
+        Returns a constant with the elements of `array` and the element type `element`.
+        Equal constants share one op.
         """
         array = np.asarray(array, numpy_dtype(element))
         key = (str(element), array.shape, array.tobytes())
@@ -185,7 +185,8 @@ class TensorBuilder:
     def stacked(self, tensor: LazyTensor) -> SSAValue:
         """
         Returns the value of a tensor whose rows were written one by one: the written
-        rows, and the rows of `tensor.rest` elsewhere. All uses of a tensor share it.
+        rows, and the rows of `tensor.rest` elsewhere. All uses of the tensor share the
+        value.
         """
         if tensor in self._stacks:
             return self._stacks[tensor]

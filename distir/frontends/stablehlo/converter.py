@@ -1,9 +1,9 @@
 """
 Converts the functions of a StableHLO module to `onnx` and `train` ops.
 
-JAX makes private functions of `jnp.where`, `jax.jit` and others. Their calls are
-inlined, except inside a loop: there such a function stays a function, which each
-iteration calls.
+JAX makes private functions of `jnp.where`, `jax.jit` and others. The converter inlines
+their calls, except inside a loop: there the function is kept, and each iteration calls
+it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,14 @@ Signature = tuple[Any, ...]
 
 class Converter:
     """
-    Converts one module. `source` is its name in messages. `functions` are the functions
-    of the new program other than the entry. `constants` are the arguments that replace
-    constants too large for the program, with their arrays. `requests` are the shardings
-    that the program is to request. If it is None, the conversion ignores sharding
-    constraints.
+    Converts one module.
+
+    - `source`: the module's name in messages.
+    - `functions`: the functions of the new program other than the entry.
+    - `constants`: the arguments for constants too large for the program, with their
+      arrays.
+    - `requests`: collects the shardings that the program requests; with None, the
+      conversion ignores sharding constraints.
     """
 
     def __init__(
@@ -92,7 +95,8 @@ class Converter:
 
     def word(self, op: Operation, name: str) -> str:
         """
-        Returns the last word of the attribute `name` of an op, or "" if it is absent.
+        Returns the last word of the attribute `name` of an op, or "" if the attribute
+        is absent.
         """
         return attributes.last_word(attributes.attribute(op, name))
 
@@ -117,8 +121,9 @@ class Converter:
 
     def constrained(self, op: Operation, tensor: LazyTensor) -> LazyTensor:
         """
-        Returns `tensor` with the sharding that the constraint `op` requests. Returns it
-        unchanged if the import ignores shardings, or if the tensor is a known array.
+        Returns `tensor` with the sharding that the constraint `op` requests. Returns
+        `tensor` unchanged if the import ignores shardings, or if the tensor is a known
+        array.
         """
         asked = None if self.requests is None else self.requests.inside.get(op)
         if self.requests is None or asked is None or tensor.array is not None:
@@ -151,8 +156,8 @@ class Converter:
     ) -> list[LazyTensor]:
         """
         Converts the ops of a block, with `operands` as its arguments, and returns the
-        tensors that the block returns. `outer` are values outside the block that it may
-        use.
+        tensors that the block returns. `outer` are values from outside that the block
+        may use.
         """
         values: Values = dict(outer or {})
         values.update(zip(block.args, operands, strict=True))
@@ -200,7 +205,9 @@ class Converter:
                 self.held.append((HloResult(op, i), result.value))
 
     def _check_element(self, type_: Attribute) -> None:
-        """Raises UnsupportedError if ONNX has no tensors with these elements."""
+        """
+        Raises UnsupportedError if ONNX has no tensors with the element type of `type_`.
+        """
         if isinstance(type_, TensorType) and type_.element_type not in self._elements:
             try:
                 onnx_element_type(type_.element_type)
@@ -213,8 +220,8 @@ class Converter:
     def refusal(self, op: Operation, why: str) -> str:
         """
         Returns the error message for an op that cannot be converted, with the reason
-        `why`. An op without a line of its own, in a function that JAX lowers only once,
-        is reported at the line of the call.
+        `why`. If the op has no source line and JAX lowers its function only once, the
+        message gives the line of the call.
         """
         line, called = line_of(self.build.location), name_of(op.location)
         where = f" at {line}" if line else ""
@@ -236,8 +243,8 @@ class Converter:
         self, function: FuncOp, operands: Sequence[LazyTensor]
     ) -> list[LazyTensor]:
         """
-        Adds a call of a function and returns its results. The function is converted
-        once for all operands with the same shapes, types and known elements.
+        Adds a call of a function and returns its results. All calls whose operands have
+        the same shapes, types and known elements share one converted function.
         """
         key: Signature = (function.sym_name.data, *map(_form, operands))
         made = self._outlined.get(key)
@@ -259,9 +266,9 @@ class Converter:
 
     def outlined(self, function: FuncOp, operands: Sequence[LazyTensor]) -> Outlined:
         """
-        Converts a function of the module to a function of the new program, specialized
-        to operands of the form of `operands`. Operands with known elements become
-        constants in it.
+        Converts a function of the module to a function of the new program. The new
+        function is specialized to the shapes, types and known elements of `operands`;
+        known elements become constants inside it.
         """
         outer, block = self.build, Block()
         inside, self._inside_function = self._inside_function, True
@@ -289,7 +296,8 @@ class Converter:
 
     def written(self, tensor: LazyTensor) -> LazyTensor:
         """
-        Returns `tensor` held by one value of the program, which may still be broadcast.
+        Returns `tensor` stored as one value of the program. That value may still need a
+        broadcast.
         """
         return LazyTensor.of(self.build.base(tensor), tensor.shape)
 
@@ -328,7 +336,7 @@ class Outlined:
 def _form(tensor: LazyTensor) -> Signature:
     """
     Returns the properties of an operand on which the conversion of a function depends:
-    shape, element type, held shape, and known elements.
+    shape, element type, shape of the stored value, and known elements.
     """
     array = tensor.array
     known = None if array is None else (array.shape, np.asarray(array).tobytes())

@@ -1,9 +1,9 @@
 """
 Imports a StableHLO file, the text of `jax.jit(f).lower(...).as_text()`.
 
-Names come from the text: those of arguments from their locations (`debug_info=True`),
-those of results from `jax.result_info`. A result replaces an argument in the next step
-if that argument was donated for it.
+Arguments are named by their locations (`debug_info=True`), results by
+`jax.result_info`. A result replaces an argument in the next step if that argument was
+donated for it.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def _updated(
 ) -> dict[int, int]:
     """
     Returns the index of the donated argument that each result replaces, by the index of
-    the result. JAX records which results alias which arguments. With a mesh, it only
-    records which arguments are donated. A result then replaces a donated argument of
-    its type: the one whose name shares the longest ending with the result's name, or
-    the first of several.
+    the result. JAX records which results alias which arguments. With a mesh, JAX
+    records only which arguments are donated. A result then replaces a donated argument
+    of its type: the argument whose name shares the longest ending with the result's
+    name, or the first of several.
     """
     found: dict[int, int] = {}
     donors: list[int] = []
@@ -131,7 +131,7 @@ def _updated(
 
 
 def _dotted(name: str) -> str:
-    """Returns a name of JAX as a dotted name: `state.0.w` for `state[0]['w']`."""
+    """Converts a name of JAX to a dotted name: `state[0]['w']` to `state.0.w`."""
     return ".".join(_PART.findall(name))
 
 

@@ -2,8 +2,8 @@
 Reads shardings of GSPMD, such as `{devices=[2,1,4]<=[8] last_tile_dim_replicate}`.
 
 GSPMD names no mesh: each sharding arranges the devices on a grid. The mesh of a file is
-the coarsest grid from which all shardings of the file can be made. Its axes are
-`axis0`, `axis1`, ..., outermost first.
+the coarsest grid that can express all shardings of the file. Its axes are `axis0`,
+`axis1`, ..., outermost first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Tiling:
     """
     The arrangement of devices in one sharding. `dims` has, for each dimension of the
     tensor, the strides and sizes of the grid of devices along it, major to minor.
-    `cuts` are the strides at which the mesh must have an axis.
+    `cuts` are the device strides at which the mesh must have an axis.
     """
 
     dims: tuple[tuple[tuple[int, int], ...], ...]
@@ -43,9 +43,8 @@ class _Tiling:
 def read_gspmd(annotations: Sequence[Annotation]) -> tuple[Axes, list[Sharding | None]]:
     """
     Returns the axes of the mesh that all annotations share, and the sharding of each
-    annotation. It is None for an annotation that requests nothing. Raises DistIRError
-    for a sharding that no layout can express, and for shardings that have no common
-    mesh.
+    annotation, or None for an annotation that requests nothing. Raises DistIRError for
+    a sharding that no layout can express, and for shardings without a common mesh.
     """
     tilings = [_tiling(annotation) for annotation in annotations]
     cuts = sorted({1}.union(*(t.cuts for t in tilings if t is not None)))

@@ -26,9 +26,9 @@ from distir.transforms.canonicalization import canonicalize
 def import_stablehlo(text: str, source: str) -> ImportedModel:
     """
     Imports the function `@main` of a StableHLO text. `source` names the text in
-    messages. Large constants become arguments with the role `constant`, after the other
-    arguments; the latter have no attributes yet. Raises DistIRError if an op cannot be
-    converted.
+    messages. Large constants become arguments with the role `constant`, after the
+    function's own arguments, which have no attributes yet. Raises DistIRError if an op
+    cannot be converted.
     """
     return convert_module(parse_stablehlo(text, source), source)
 
@@ -38,7 +38,7 @@ def _constrained(
 ) -> SSAValue:
     """
     Requests the sharding `asked` for the result `value` of a function. Returns the
-    value that the function must return instead.
+    value to return in place of `value`.
     """
     constrain = None if asked is None else requests.constrained(value, asked)
     if constrain is None:
@@ -54,10 +54,10 @@ def convert_module(
     held: list[tuple[HloResult, SSAValue]] | None = None,
 ) -> ImportedModel:
     """
-    Converts a parsed StableHLO module. The result and the errors are those of
-    `import_stablehlo`. `requests` are the shardings that the program is to request for
-    results and inner values. The values of the program that hold results of StableHLO
-    ops are appended to `held`.
+    Converts a parsed StableHLO module to a sequential program. `requests` collects the
+    shardings that the program requests for results and inner values. Appends to `held`
+    each result of a StableHLO op with the program's value for it. Raises DistIRError if
+    an op cannot be converted.
     """
     converter = Converter(module, source, requests)
     function = converter.function("main")

@@ -1,10 +1,10 @@
 """
-Loops with a known number of iterations, such as those of `jax.lax.scan`.
+Converts loops with a known number of iterations, such as `jax.lax.scan`, by unrolling.
 
-Such a loop is unrolled. The counter is known in each iteration, and so is the row of a
-tensor that the iteration reads or writes. The computation of an iteration is a call of
-a function that all iterations share. Rows that one loop writes and another reads are
-passed on without forming a tensor.
+The counter is known in each iteration, and so is the row of a tensor that the iteration
+reads or writes. The computation of an iteration is a call of a function that all
+iterations share. A row that one loop writes and another reads is passed on directly,
+without forming a tensor.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def convert_loop(
     outer: Values,
 ) -> list[LazyTensor]:
     """
-    Unrolls the loop `op` and returns its results. `outer` are the values that its
-    regions may use. Raises UnsupportedError if the number of iterations is not known,
-    or is above `MAX_ROUNDS`.
+    Unrolls the loop `op` and returns its results. `outer` are the values from outside
+    that the loop's regions may use. Raises UnsupportedError if the number of iterations
+    is unknown, or is above `MAX_ROUNDS`.
     """
     condition, body = (region.block for region in op.regions)
     carried = _carried(converter, body)
@@ -86,9 +86,9 @@ def convert_loop(
 
 def _written(converter: ModuleConversion, tensor: LazyTensor) -> LazyTensor:
     """
-    Returns a tensor held by one value with its full shape, so that all iterations get
-    it in the same form. Integers without dimensions, such as counters, stay known, and
-    so do a few known unsigned integers, such as the rotations of random numbers.
+    Returns a tensor stored as one value with its full shape, so that all iterations get
+    the same form. Integers without dimensions, such as counters, stay known, and so do
+    a few known unsigned integers, such as the rotations of random numbers.
     """
     if not tensor.shape and not isinstance(tensor.element, AnyFloat):
         return tensor
@@ -102,8 +102,8 @@ def _round(
     converter: ModuleConversion, body: Block, state: Sequence[LazyTensor], outer: Values
 ) -> list[LazyTensor]:
     """
-    Converts one iteration and returns its new state. Calls of functions that do more
-    than read or replace rows stay calls; other ops are inlined.
+    Converts one iteration and returns its new state. A call whose function does more
+    than read or replace rows stays a call; other ops are inlined.
     """
     values = dict(outer)
     values.update(zip(body.args, state, strict=True))
@@ -133,8 +133,8 @@ def _is_plumbing(converter: ModuleConversion, call: Operation) -> bool:
 def _carried(converter: ModuleConversion, body: Block) -> set[int]:
     """
     Returns the positions of the loop's values that each iteration replaces as a whole.
-    Left out are values that stay the same, and tensors of which an iteration replaces a
-    part.
+    Leaves out values that stay the same, and tensors of which an iteration replaces
+    only a part.
     """
     last = body.last_op
     assert last is not None

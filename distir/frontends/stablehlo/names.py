@@ -1,4 +1,4 @@
-"""Makes scopes from the names that JAX gives to ops."""
+"""Derives scopes from the names that JAX gives to ops."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ The words of JAX in an op's path that name transformations, not the user's modul
 
 def scope_of_name(name: str) -> str:
     """
-    Returns the scope of an op from its name in JAX: the names given by the user or a
-    library of modules. `jit(step)/jvp(Model)/Block_0/add` gives `Model.Block_0`. The
-    last part, the primitive, is left out.
+    Returns the scope of an op from its name in JAX. The scope has the names that the
+    user or a library of modules gave: `jit(step)/jvp(Model)/Block_0/add` gives
+    `Model.Block_0`. The last part, the primitive, is left out.
     """
     parts: list[str] = []
     for part in _split(name)[:-1]:
@@ -60,8 +60,8 @@ def _split(name: str) -> list[str]:
 
 def _inside(part: str) -> str:
     """
-    Returns the name inside of transformations: `Model` for `transpose(jvp(Model))`, and
-    "" for `jit(step)`.
+    Returns the name inside of JAX's transformations: `Model` for
+    `transpose(jvp(Model))`, and "" for `jit(step)`.
     """
     match = _WRAPPER.match(part)
     if match is None:

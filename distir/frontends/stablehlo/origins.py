@@ -1,9 +1,10 @@
 """
-Finds the values of a StableHLO module in a distributed program that was made from it.
+Finds the values of a StableHLO module in a distributed program that was imported from
+the module.
 
-An import is repeatable. The module is converted again, and the converter records which
-value holds the result of which op. Rewrites keep the order of a program's ops. With the
-bodies of functions in the place of calls, the ops of both programs therefore correspond
+The module is converted again, which gives the same program, and the converter records
+the value for the result of each op. Rewrites keep the order of a program's ops. With
+calls replaced by the bodies of functions, the ops of both programs therefore correspond
 like the lines of two versions of one text.
 """
 
@@ -35,11 +36,11 @@ def layouts_of_origins(
 ) -> dict[HloResult, set[Layout]]:
     """
     Returns the layouts of the results of StableHLO ops in a distributed program. An op
-    in a loop has several layouts if its rounds differ. A result that was not found has
-    none.
+    in a loop has several layouts if its iterations differ. A result that was not found
+    has no layouts.
 
     `made` is the sequential program that was imported from the StableHLO module. `held`
-    lists the values of `made` that hold results of StableHLO ops.
+    lists the values of `made` for results of StableHLO ops.
     """
     values: dict[SSAValue, list[HloResult]] = {}
     for origin, value in held:
@@ -58,8 +59,8 @@ def layouts_of_origins(
 
 def _executed(module: ModuleOp) -> Iterator[Operation]:
     """
-    Yields the ops of a program in the order in which they run. The ops of a function
-    are yielded at each of its calls.
+    Yields the ops of a program in the order in which they run. Yields the ops of a
+    function at each of its calls.
     """
     known = functions(module)
     waiting: list[Iterator[Operation]] = [_ops(entry_function(module))]
@@ -75,8 +76,8 @@ def _executed(module: ModuleOp) -> Iterator[Operation]:
 
 def _is_added(op: Operation) -> bool:
     """
-    Whether rewrites may have added `op`: it only moves values, or it makes a constant,
-    which rewrites may copy for each user.
+    Whether rewrites may have added `op`: it only moves values, or makes a constant.
+    Rewrites may copy a constant for each user.
     """
     moves = op.dialect_name() in (Collective.name, Dist.name)
     return moves or op.name == "onnx.Constant"
@@ -97,8 +98,8 @@ def _key(op: Operation) -> Key:
 def _matches(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int, int]]:
     """
     Yields the pairs of positions at which two sequences have equal keys. The sequences
-    differ by insertions and removals. Where they differ, the fewest keys are passed
-    over after which several keys in a row are equal.
+    differ by insertions and removals. Where they differ, the search skips the fewest
+    keys after which several keys in a row are equal.
     """
     i = j = 0
     while i < len(left) and j < len(right):
@@ -118,8 +119,8 @@ def _next_agreement(
     left: Sequence[Key], right: Sequence[Key], i: int, j: int
 ) -> tuple[int, int] | None:
     """
-    Returns the number of keys to pass over in each sequence until they agree again, or
-    None if they do not agree nearby.
+    Returns the number of keys to skip in each sequence until the sequences agree again.
+    Returns None if they do not agree nearby.
     """
     for total in range(1, WINDOW + 1):
         for over in range(total + 1):

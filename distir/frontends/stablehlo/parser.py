@@ -46,7 +46,10 @@ _SHORT_FORMS = {
 
 
 def name_of(location: LocationAttr | None) -> str:
-    """Returns the name that JAX gave an op, such as `jit(step)/dot_general`, or ""."""
+    """
+    Returns the name that JAX gave an op, such as `jit(step)/dot_general`, or "" without
+    a name.
+    """
     if isinstance(location, FusedLoc) and isinstance(location.locations, ArrayAttr):
         return next(filter(None, map(name_of, location.locations.data)), "")
     return location.desc.data if isinstance(location, NameLoc) else ""
@@ -54,8 +57,8 @@ def name_of(location: LocationAttr | None) -> str:
 
 class StablehloParser(ProgramParser):
     """
-    A parser of modules with StableHLO ops. Ops keep their locations. Ops with the same
-    text, apart from the names of values and locations, are parsed once and then copied.
+    A parser of modules with StableHLO ops. Ops keep their locations. Ops whose text
+    differs only in the names of values and locations are parsed once and then copied.
     """
 
     def __init__(self, text: str, name: str = "<unknown>"):

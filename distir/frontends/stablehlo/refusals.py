@@ -1,4 +1,4 @@
-"""Advice on the ops of JAX that cannot be converted."""
+"""Advice for users on the ops of JAX that cannot be converted."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ BY_TARGET = {
 
 def advice(name: str, target: str) -> str:
     """
-    Returns what a user can do about the op `name` that cannot be converted. `target` is
-    the function that it calls if it is a custom call, else "".
+    Returns advice for the user about the op `name`, which cannot be converted. `target`
+    is the function that a custom call calls, or "" for any other op.
     """
     for part, found in BY_TARGET.items():
         if target and part in target:

@@ -1,6 +1,6 @@
 """
-The registry of conversions of StableHLO ops. The files of `ops` register them by op
-name.
+The registry of conversions of StableHLO ops. The files in `ops` register conversions by
+op name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class HloResult(NamedTuple):
 
 
 class ModuleConversion(Protocol):
-    """The interface of a module's conversion for the conversions of single ops."""
+    """The conversion of a module, as the conversions of single ops see it."""
 
     build: TensorBuilder
 
@@ -39,7 +39,8 @@ class ModuleConversion(Protocol):
 
     def word(self, op: Operation, name: str) -> str:
         """
-        Returns the last word of the attribute `name` of an op, or "" if it is absent.
+        Returns the last word of the attribute `name` of an op, or "" if the attribute
+        is absent.
         """
         ...
 
@@ -53,8 +54,9 @@ class ModuleConversion(Protocol):
 
     def constrained(self, op: Operation, tensor: LazyTensor) -> LazyTensor:
         """
-        Returns `tensor` with the sharding that the constraint `op` requests. Returns it
-        unchanged if the import ignores shardings, or if the tensor is a known array.
+        Returns `tensor` with the sharding that the constraint `op` requests. Returns
+        `tensor` unchanged if the import ignores shardings, or if the tensor is a known
+        array.
         """
         ...
 
@@ -62,8 +64,8 @@ class ModuleConversion(Protocol):
         self, function: FuncOp, operands: Sequence[LazyTensor]
     ) -> list[LazyTensor]:
         """
-        Adds a call of a function and returns its results. The function is converted
-        once for all operands of the same form.
+        Adds a call of a function and returns its results. All calls whose operands have
+        the same shapes, types and known elements share one converted function.
         """
         ...
 
@@ -72,8 +74,8 @@ class ModuleConversion(Protocol):
     ) -> list[LazyTensor]:
         """
         Converts the ops of a block, with `operands` as its arguments, and returns the
-        tensors that the block returns. `outer` are values outside the block that it may
-        use.
+        tensors that the block returns. `outer` are values from outside that the block
+        may use.
         """
         ...
 
@@ -100,23 +102,36 @@ class HloCall:
         return self.converter.build
 
     def attribute(self, name: str) -> Attribute | None:
-        """Returns the property or attribute `name` of the op, or None."""
+        """
+        Returns the property or attribute `name` of the op, or None if the op has
+        neither.
+        """
         return attributes.attribute(self.op, name)
 
     def integers(self, name: str) -> list[int]:
-        """Returns the integers of the attribute `name`; [] if it is absent."""
+        """
+        Returns the integers of the attribute `name`, or [] if the attribute is absent.
+        """
         return attributes.integers(self.attribute(name))
 
     def integer(self, name: str, default: int = 0) -> int:
-        """Returns the integer of the attribute `name`, or `default` if it is absent."""
+        """
+        Returns the integer of the attribute `name`, or `default` if the attribute is
+        absent.
+        """
         return attributes.integer(self.attribute(name), default)
 
     def numbers(self, name: str) -> dict[str, list[int]]:
-        """Returns the lists of integers inside the attribute `name`, by their names."""
+        """
+        Returns the lists of integers inside the attribute `name`, by the name of each
+        list.
+        """
         return attributes.numbers(self.attribute(name))
 
     def word(self, name: str) -> str:
-        """Returns the last word of the attribute `name`, or "" if it is absent."""
+        """
+        Returns the last word of the attribute `name`, or "" if the attribute is absent.
+        """
         return attributes.last_word(self.attribute(name))
 
     def shape(self, index: int = 0) -> Shape:
@@ -149,9 +164,9 @@ CONVERSIONS: dict[str, Conversion] = {}
 
 def converts(*names: str) -> Callable[[Conversion], Conversion]:
     """
-    Registers a function as the conversion of the ops `names`. The function returns the
-    tensors of the results, and raises UnsupportedError for a form of an op that it does
-    not support.
+    Returns a decorator that registers a function as the conversion of the ops `names`.
+    The function returns the tensors of the results, and raises UnsupportedError for a
+    form of an op that it does not support.
     """
 
     def add(function: Conversion) -> Conversion:

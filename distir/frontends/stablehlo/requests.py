@@ -46,8 +46,8 @@ class ShardingRequests:
     """
     The shardings of a file, over axes of `distribute`.
 
-    - `names`: the axis of `distribute` for each axis of the file's mesh that splits
-      something, with its size;
+    - `names`: the axis of `distribute` and its size, for each axis of the file's mesh
+      that splits a value;
     - `arguments`, `results`: the sharding of each argument and result of the entry
       function, or None;
     - `inside`: the shardings of inner values, by the op that constrains the value;
@@ -73,7 +73,10 @@ class ShardingRequests:
         return made
 
     def apply(self, module: ModuleOp) -> None:
-        """Requests the shardings of the arguments of a program's entry function."""
+        """
+        Sets the shardings of the entry function's arguments as layout requests, in
+        place.
+        """
         function = entry_function(module)
         entries = argument_attributes(function)
         for index, asked in enumerate(self.arguments):
@@ -98,7 +101,7 @@ class ShardingRequests:
 
     @property
     def count(self) -> int:
-        """The number of shardings."""
+        """The number of shardings in the file."""
         given = [own for own in (*self.arguments, *self.results) if own is not None]
         return len(given) + len(self.inside)
 
@@ -141,9 +144,9 @@ def read_requests(
 ) -> ShardingRequests:
     """
     Returns the shardings of a parsed StableHLO module with the entry function
-    `function`, whose arguments `inputs` hold the batch. Raises DistIRError with the
-    file name `source` for shardings that no layout can express, and for a mesh with
-    more axes than `distribute` has.
+    `function`. `inputs` are the indices of the arguments that hold the batch. Raises
+    DistIRError with the file name `source` for shardings that no layout can express,
+    and for a mesh with more axes than `distribute` has.
     """
     given = entries(function.arg_attrs, len(function.function_type.inputs))
     returned = entries(function.res_attrs, len(function.function_type.outputs))
@@ -208,9 +211,9 @@ def _names(
     source: str,
 ) -> tuple[dict[str, tuple[str, int]], list[str]]:
     """
-    Returns the axis of `distribute` and its size for each axis of the mesh that splits
-    a value, and the axes that split nothing. The purpose of an axis follows from how it
-    splits the inputs, not from its name.
+    Returns the axis of `distribute` and its size for each axis of the file's mesh that
+    splits a value, and the axes that split nothing. An axis is chosen by how it splits
+    the inputs, not by its name.
     """
     used = {
         axis for own in found if own is not None for dim in own.dims for axis in dim

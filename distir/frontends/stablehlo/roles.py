@@ -1,4 +1,6 @@
-"""Roles of a function's arguments and results, as attributes of a program."""
+"""
+Derives the roles of a function's arguments and results, as attributes of a program.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ Kind = tuple[tuple[int, ...], str]
 @dataclass(frozen=True)
 class Leaves:
     """
-    The arrays that a function takes or returns, in order: their names, and their shapes
-    and element types (`kinds`).
+    The arrays that a function takes or returns, in order: their `names`, and their
+    shapes and element types (`kinds`).
     """
 
     names: Sequence[str]
@@ -45,10 +47,10 @@ def describe(
     inputs: Collection[int],
 ) -> None:
     """
-    Sets roles and names as attributes of the entry function. `updated` maps each result
-    that replaces an argument to that argument, by index. `inputs` are the indices of
-    the arguments that hold the batch. Arguments after those of `arguments` keep their
-    attributes.
+    Sets the roles and names of arguments and results as attributes of the entry
+    function. `updated` maps each result that replaces an argument to that argument, by
+    index. `inputs` are the indices of the arguments that hold the batch. Arguments
+    beyond `arguments` keep their attributes.
     """
     function = entry_function(module)
     roles = argument_roles(function, arguments, updated, inputs)
@@ -77,9 +79,9 @@ def argument_roles(
 
     An argument that a result replaces is a parameter if it is a float and another
     result, such as the loss, depends on it; otherwise it is a state. An argument of the
-    batch (`inputs`) is an input. It is a constant, such as the key of a random
-    generator, if its dimension 0 differs from that of most inputs. Any other argument
-    is a parameter if it is a float, and otherwise a constant.
+    batch (`inputs`) is an input. However, it is a constant, such as the key of a random
+    generator, if its dimension 0 differs from the batch size of most inputs. Any other
+    argument is a parameter if it is a float, and otherwise a constant.
     """
     replaced = set(updated.values())
     used = _used_by_others(function, set(updated))
@@ -100,8 +102,8 @@ def argument_roles(
 
 def _used_by_others(function: FuncOp, updates: set[int]) -> set[int]:
     """
-    Returns the indices of the arguments on which a result depends that is not in
-    `updates`. Returns all arguments if every result is in `updates`.
+    Returns the indices of the arguments that some result outside `updates` depends on.
+    Returns all arguments if every result is in `updates`.
     """
     block = function.body.block
     others = [
@@ -129,8 +131,8 @@ def _used_by_others(function: FuncOp, updates: set[int]) -> set[int]:
 def argument_attributes(arguments: Leaves, roles: Sequence[str]) -> list[Attributes]:
     """
     Returns the attributes of each argument: its role and name. A state also gets the
-    parameter that it belongs to, if there is one: the parameter of the same shape with
-    the longest common end of its dotted name.
+    name of its parameter, if there is one: the parameter of the same shape with the
+    longest common end of its dotted name.
     """
     parameters = [i for i, role in enumerate(roles) if role == "parameter"]
     by_kind: dict[tuple[int, ...], list[int]] = {}
@@ -167,8 +169,9 @@ def result_attributes(
     results: Leaves, updated: Mapping[int, int], arguments: Leaves
 ) -> list[Attributes]:
     """
-    Returns the attributes of each result: its name, and the argument that it replaces.
-    In a training step, the first float scalar that replaces no argument is the loss.
+    Returns the attributes of each result: its name, and the name of the argument that
+    it replaces. In a training step, the first float scalar that replaces no argument is
+    the loss.
     """
     found: list[Attributes] = []
     is_loss_known = not updated

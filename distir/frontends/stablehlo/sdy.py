@@ -1,4 +1,6 @@
-"""Reads shardings of Shardy, such as `<@mesh, [{"data"}, {?}], replicated={"model"}>`."""
+"""
+Reads shardings of Shardy, such as `<@mesh, [{"data"}, {?}], replicated={"model"}>`.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,9 @@ def read_sdy(
 ) -> tuple[Axes, list[Sharding | None]]:
     """
     Returns the axes of the mesh that all annotations share, and the sharding of each
-    annotation. It is None for an annotation without text. `meshes` are the meshes of
-    the file, by name. Raises DistIRError for a sharding that no layout can express, and
-    for shardings on different meshes.
+    annotation, or None for an annotation without text. `meshes` are the meshes of the
+    file, by name. Raises DistIRError for a sharding that no layout can express, and for
+    shardings on different meshes.
     """
     found: list[Sharding | None] = []
     axes: Axes = ()
@@ -58,8 +60,8 @@ def read_sdy(
 
 def _axes_of(annotation: Annotation, meshes: Mapping[str, Axes]) -> Axes:
     """
-    Returns the axes of the mesh of a sharding. The sharding contains the mesh or names
-    one of `meshes`.
+    Returns the axes of a sharding's mesh. The sharding contains the mesh or names one
+    of `meshes`.
     """
     inline = _INLINE.search(annotation.text)
     if inline is not None:

@@ -14,7 +14,7 @@ Axes = tuple[tuple[str, int], ...]
 
 class Annotation(NamedTuple):
     """
-    The sharding of a value as text ("" for none), and the name of the value for
+    The sharding of a value as text ("" for no sharding), and the value's name for
     messages.
     """
 
@@ -27,8 +27,8 @@ class Sharding:
     """
     A sharding in a file. `dims` has for each dimension the axes that split it, major to
     minor; it is empty if no axis splits the tensor. `fixed` are the axes that the
-    sharding fixes: they split the dimensions in `dims` and no others. All other axes
-    are free.
+    sharding fixes: they split exactly the dimensions in `dims`. All other axes are
+    free.
     """
 
     dims: tuple[tuple[str, ...], ...]

@@ -29,13 +29,13 @@ class LazyTensor:
     """
     A value of a StableHLO program, of shape `shape` and element type `element`.
 
-    Exactly one of three fields holds it. The held tensor broadcasts to `shape` as in
-    NumPy, and may have fewer dimensions.
+    Exactly one of the following fields stores the elements. The stored tensor
+    broadcasts to `shape` as in NumPy, and may have fewer dimensions.
 
     - `value`: a value of the new program;
     - `array`: an array known during the conversion;
-    - `rows` with `rest`: the rows along dimension 0, each of size 1 there. A row that
-      is None has not been written and is that of the tensor `rest`.
+    - `rows` with `rest`: the rows along dimension 0, each of size 1 there. None stands
+      for a row that has not been written; the tensor `rest` has its elements.
     """
 
     shape: Shape
@@ -71,7 +71,7 @@ class LazyTensor:
 
     @property
     def base(self) -> Shape:
-        """The shape of the held value or array, which broadcasts to `shape`."""
+        """The shape of the stored value or array, which broadcasts to `shape`."""
         if self.array is not None:
             return self.array.shape
         if self.value is not None:
@@ -82,15 +82,15 @@ class LazyTensor:
     @property
     def aligned(self) -> Shape:
         """
-        The shape `base`, preceded by ones so that it has as many dimensions as `shape`.
+        The shape `base`, preceded by ones up to the number of dimensions of `shape`.
         """
         return (1,) * (len(self.shape) - len(self.base)) + self.base
 
     @property
     def scalar(self) -> Array | None:
         """
-        The element to which all elements are equal, as an array without dimensions, or
-        None if they may differ or are not known.
+        The common value of all elements, as an array without dimensions. None if
+        elements may differ or are unknown.
         """
         if self.array is None or self.array.size != 1:
             return None
@@ -98,13 +98,13 @@ class LazyTensor:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the held value or array already has the full shape."""
+        """Whether the stored value or array already has the full shape."""
         return self.base == self.shape
 
     def number(self) -> int | None:
         """
-        Returns the tensor as an integer, or None if it is no known integer without
-        dimensions.
+        Returns the tensor as an integer. Returns None if the tensor has dimensions, or
+        is no known integer.
         """
         found = self.scalar
         if found is None or self.shape or found.dtype.kind not in "iu":
@@ -113,7 +113,7 @@ class LazyTensor:
 
 
 def _all_equal(array: Array) -> bool:
-    """Whether all elements have the same bits (a NaN equals itself)."""
+    """Whether all elements of `array` have the same bits (a NaN equals itself)."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.itemsize in (1, 2, 4, 8):
         flat = flat.view(f"u{flat.dtype.itemsize}")

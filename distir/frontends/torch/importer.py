@@ -48,7 +48,7 @@ def import_torch(
     `kwargs`.
 
     With `training`, it is the program from which `differentiate` makes a training step.
-    Each part of the module is in its own mode then: parts in `train()` have dropout and
+    Each part of the module is then in its own mode: parts in `train()` have dropout and
     use the statistics of the batch, and parts in `eval()` do not. Parameters have the
     names of the module's state dict. Parameters that require no gradient are frozen,
     unless the patterns of names `trainable` and `frozen` (see `import_onnx`) say
@@ -61,30 +61,30 @@ def import_torch(
 
     Hugging Face's mixtures of experts become ops of `train`, whichever implementation
     their configuration names. Every expert takes all tokens that choose it. With
-    `capacity_factor`, it takes at most this factor times its share of an even
-    distribution of each sequence's tokens.
+    `capacity_factor`, an expert takes at most this factor times its even share of each
+    sequence's tokens.
 
-    Models use `masked_scatter` to put features of images or sounds among words; it
-    counts places through the whole batch. `equal_features` asserts that each sample has
-    as many places as features. The features then belong to their sample, and samples
-    can be split over devices and into micro-batches. Shapes cannot prove the assertion:
-    the results of a sample with another number of places are NaN.
+    Models use `masked_scatter` to put features of images or sounds among words; this
+    operation counts places through the whole batch. `equal_features` asserts that each
+    sample has as many places as features. The features then belong to their sample, and
+    samples can be split over devices and into micro-batches. Shapes cannot prove the
+    assertion: the results of a sample with another number of places are NaN.
 
     `exporter` is the name of one of PyTorch's exporters; None tries the newer one, then
     the older one. Without `copy`, the weights share the memory of the module.
 
-    The module's Python code runs once, during the export. It is an error, which names
-    the line, if this makes a difference: Python reads values of tensors or draws random
-    numbers, or a function has a custom backward. With `check`, the program is also
-    compared with the module if that takes seconds, on the example inputs and on others
-    of the same shapes; in training mode the module runs twice. A difference is an error
-    that names the part in which it begins. `allow` lists the names of differences that
-    are accepted (`trust.ACCEPTED`).
+    The module's Python code runs once, during the export. If this makes a difference,
+    an error names the line: Python reads values of tensors or draws random numbers, or
+    a function has a custom backward. With `check`, the program is also compared with
+    the module, if this takes only seconds, on the example inputs and on other inputs of
+    the same shapes; in training mode the module runs twice. On a difference, an error
+    names the part of the module where the difference begins. `allow` lists the names of
+    differences that are accepted (`trust.ACCEPTED`).
 
     The module, with its buffers and modes, and the states of random numbers are left
     unchanged. If a program was not compared, the `notes` of the result give the reason.
-    With `capacity_factor` programs are never compared, because they differ on purpose.
-    Raises DistIRError if the module cannot be imported or differs.
+    With `capacity_factor` programs are never compared, because their results differ on
+    purpose. Raises DistIRError if the module cannot be imported or differs.
     """
     from distir.frontends.onnx.importer import import_onnx
     from distir.frontends.torch.checks.comparison import compare
@@ -150,8 +150,8 @@ def _mark(
     frozen: Sequence[str],
 ) -> None:
     """
-    Marks which weights are parameters, and which are frozen. The module decides, unless
-    a name matches the patterns `trainable` or `frozen`.
+    Marks in the program which weights are parameters, and which are frozen. The module
+    decides, unless a name matches the patterns `trainable` or `frozen`.
     """
     parameters = dict(module.named_parameters(remove_duplicate=False))
     buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
@@ -202,9 +202,9 @@ def export_onnx(
     Exports a module to an ONNX file in the form that `import_onnx` reads best: with
     static shapes, and with the names of modules, parameters, inputs and outputs.
 
-    Large weights may be stored in a file beside it. The module is left unchanged. The
-    file is not compared with the module. The options are those of `import_torch`.
-    Raises DistIRError if the module cannot be exported.
+    Large weights may be stored in another file beside `path`. The module is left
+    unchanged. The file is not compared with the module. The options have the same
+    meaning as in `import_torch`. Raises DistIRError if the module cannot be exported.
     """
     exported = export_module(
         module,

@@ -49,8 +49,8 @@ class ModuleSource:
 def from_function(path: Path, name: str) -> ModuleSource:
     """
     Calls the function `name` of a Python file and returns its result, `(module, args)`
-    or `(module, args, kwargs)`. Raises DistIRError if the function is missing, returns
-    something else, or the file or the function raises an error.
+    or `(module, args, kwargs)`. Raises DistIRError if the function is missing or
+    returns another result, or if the file or the function raises an error.
     """
     import torch
 
@@ -131,13 +131,13 @@ def from_config(
     length_option: str = "--seq",
 ) -> ModuleSource:
     """
-    Makes the Hugging Face model that a `config.json` describes, for a task, and example
-    inputs for it.
+    Makes the Hugging Face model that a `config.json` describes, for a task, with
+    example inputs.
 
     The inputs are `batch` sequences of `seq` tokens, or images of the configuration's
     size. The decoder of a sequence-to-sequence model gets `target_seq` tokens, by
-    default `seq`. Nothing is downloaded: parameters have initial values, or none with
-    `meta`. `length_option` is the option that sets `seq`, for messages. Raises
+    default `seq`. Nothing is downloaded: parameters have initial values, or no values
+    with `meta`. `length_option` is the option that sets `seq`, for messages. Raises
     DistIRError if the file, the task or a size does not fit.
     """
     one_of("task", task, tuple(TASKS))
@@ -176,7 +176,7 @@ def from_config(
 def _config(path: Path) -> Any:
     """
     Returns the configuration in a file. Raises DistIRError if transformers cannot read
-    it.
+    the file.
     """
     from transformers import CONFIG_MAPPING
 
@@ -249,7 +249,7 @@ def _example(
 def _parameters_on_meta() -> Generator[None]:
     """
     A context manager inside which new parameters of modules have no values and take no
-    memory. Large ones are never allocated at all. Buffers are computed, because a
+    memory. Large parameters are never allocated. Buffers are computed, because a
     checkpoint may lack them.
     """
     import torch

@@ -2,8 +2,8 @@
 An alternative way to a training step: PyTorch differentiates, and its whole step
 (forward, backward and optimizer as one function) is exported to ONNX and imported.
 
-Programs that `differentiate` makes are shorter and keep layers and scopes. This
-alternative needs no gradient rules of DistIR, so it serves as an oracle for them.
+Programs made by `differentiate` are shorter and keep layers and scopes. This
+alternative needs no gradient rules of DistIR, so tests compare these rules with it.
 """
 
 from __future__ import annotations

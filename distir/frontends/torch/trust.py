@@ -28,10 +28,10 @@ The differences between a module and its program that users can accept:
 @dataclass(frozen=True)
 class Trust:
     """
-    How far an imported program is trusted.
+    The checks of an imported program.
 
     - `check`: whether the program is compared with the module;
-    - `allow`: the accepted differences.
+    - `allow`: the names of accepted differences.
     """
 
     check: bool = True
@@ -55,7 +55,7 @@ class Trust:
 
 def way_out(name: str) -> str:
     """
-    Returns the end of an error message, which tells how to accept the difference
-    `name`.
+    Returns the end of an error message, which tells the user how to accept the
+    difference `name`.
     """
     return f'or accept it with allow=("{name}",), --allow {name} of distir import'

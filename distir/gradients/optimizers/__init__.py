@@ -1,7 +1,7 @@
 """
-The optimizers that `differentiate` appends, one file each: the states that a parameter
-has, the ops of a step, and the settings that the optimizer has by default. Importing
-this package registers them.
+The optimizers that `differentiate` can append, one file each. A file defines the states
+of a parameter, the ops of a step, and the optimizer's default settings. Importing this
+package registers the optimizers.
 """
 
 from distir.dialects.registries import import_families

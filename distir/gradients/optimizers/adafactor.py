@@ -1,4 +1,6 @@
-"""Adafactor: second moments of rows and of columns instead of those of all elements."""
+"""
+Adafactor: stores second moments of rows and of columns, instead of one per element.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def adafactor(update: ParameterUpdate) -> SSAValue:
 
 
 def _factored(update: ParameterUpdate) -> SSAValue:
-    """Returns the direction of a parameter of two or more dimensions."""
+    """Returns the update direction for a parameter of two or more dimensions."""
     build = update.build
     *others, rows, columns = shape(update.parameter)
     sums = FactorSumsOp(update.gradient)
@@ -73,7 +75,7 @@ def _factored(update: ParameterUpdate) -> SSAValue:
 
 
 def _elementwise(update: ParameterUpdate) -> SSAValue:
-    """Returns the direction of a vector or a number."""
+    """Returns the update direction for a vector or a number."""
     build = update.build
     sizes = shape(update.parameter)
     wide = update.state("variance", sizes=sizes)
@@ -95,8 +97,8 @@ def _moment(
     count: int,
 ) -> SSAValue:
     """
-    Returns the new running mean of squares, which the state `kind` of `sizes` holds.
-    `sums` are sums of `count` squares.
+    Returns the new running mean of squares, which the state `kind` of shape `sizes`
+    stores. `sums` are sums of `count` squares.
     """
     op = SecondMomentOp(
         update.state(kind, sizes=sizes),
@@ -112,8 +114,8 @@ def _moment(
 
 def _epsilon(update: ParameterUpdate) -> float:
     """
-    Returns the root of the least second moment: the option, or as in PyTorch the
-    machine epsilon of the parameter's type.
+    Returns the square root of the least second moment: the user's option, or as in
+    PyTorch the machine epsilon of the parameter's type.
     """
     if update.options.epsilon is not None:
         return update.options.epsilon

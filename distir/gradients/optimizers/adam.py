@@ -18,7 +18,7 @@ def adam(update: ParameterUpdate) -> SSAValue:
 
 @optimizer("adamw", beta2=0.999, epsilon=1e-8, weight_decay=0.01)
 def adamw(update: ParameterUpdate) -> SSAValue:
-    """Adds a step of AdamW, which has the states of Adam."""
+    """Adds a step of AdamW. A parameter has the states `exp_avg` and `exp_avg_sq`."""
     return _step(update, AdamWOp)
 
 

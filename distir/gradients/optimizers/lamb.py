@@ -12,7 +12,7 @@ from distir.gradients.parameter_update import ParameterUpdate, optimizer
 def lamb(update: ParameterUpdate) -> SSAValue:
     """
     Adds a step of LAMB. A parameter has the states `exp_avg` and `exp_avg_sq`. Norms
-    are those of whole parameters, so devices add up the squares of their parts. Raises
+    are of whole parameters, so devices add up the squares of their parts. Raises
     DistIRError for a parameter that holds several tensors of the source model.
     """
     update.check_one_tensor()

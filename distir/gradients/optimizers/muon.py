@@ -38,9 +38,10 @@ _PRODUCTS = ("onnx.MatMul", "onnx.Gemm", GroupedProductOp.name)
 def muon(update: ParameterUpdate) -> SSAValue:
     """
     Adds a step of Muon. A matrix, or each matrix of a stack of experts, has the state
-    `momentum`. Other parameters get a step of AdamW: those that are not factors of
-    products, those whose rows are looked up, and those in the option `by_adamw`. Raises
-    DistIRError for a matrix that holds several tensors of the source model.
+    `momentum`. AdamW updates three kinds of parameters instead: parameters that are no
+    factor of a product, tables in which rows are looked up, and parameters named in the
+    option `by_adamw`. Raises DistIRError for a matrix that holds several tensors of the
+    source model.
     """
     if not _is_matrix(update):
         adamw = optimizer_called("adamw")
@@ -97,7 +98,7 @@ def _is_matrix(update: ParameterUpdate) -> bool:
 
 def _uses(value: SSAValue, module: ModuleOp) -> set[str]:
     """
-    Returns the names of the ops that use a value, or another form of it, also in called
+    Returns the names of the ops that use a value or a view of it, also in called
     functions.
     """
     by_name = functions(module)

@@ -18,7 +18,7 @@ from distir.gradients.rule import (
 
 def is_wanted(value: SSAValue) -> bool:
     """
-    Whether the gradient of an operand is of any use: it can have one and is not a
+    Whether the gradient of an operand is needed: an operand of floats that is not a
     constant.
     """
     return is_differentiable(value) and direct_constant(value) is None
@@ -80,8 +80,8 @@ def divide(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 def power(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of Pow, y = x^p: `dy p x^(p - 1)` for x, and `dy y log(x)` for p. The
-    former is zero where p is 0, the latter where x is 0 and p is not negative. Common
-    constant exponents (0 to 3) are computed without a power.
+    gradient of x is zero where p is 0, and the gradient of p is zero where x is 0 and p
+    is not negative. Common constant exponents (0 to 3) are computed without a power.
     """
     x, exponent = op.operands
     value = direct_constant(exponent)
@@ -161,7 +161,9 @@ def extreme(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients
 
 @onnx_gradient("Where")
 def where(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of Where: the chosen operand gets dy, the other one zero."""
+    """
+    Gradient rule of Where: the chosen operand gets dy, the other operand gets zero.
+    """
     condition, a, b = op.operands
     zero = build.scalar(0, gradient)
     da = db = None
@@ -175,8 +177,8 @@ def where(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Clip")
 def clip(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Clip: the operand gets dy where it lies within the bounds or on
-    them, else zero. Where it lies outside, dy flows to the bound that it passed.
+    Gradient rule of Clip: the operand gets dy where it lies within or on the bounds,
+    else zero. Where it lies outside, the bound that it passed gets dy.
     """
     x, low, high = (op.input(i) for i in range(3))
     assert x is not None

@@ -32,7 +32,7 @@ from distir.program import describe
 def _other_form(op: OnnxOp) -> str | None:
     """
     Returns, in words for users, the feature of an attention op that `train.attention`
-    lacks, or None if it supports all of them.
+    lacks, or None if `train.attention` supports the op.
     """
     names = {4: "a past", 5: "a past", 6: "lengths of keys without padding"}
     for i, name in names.items():
@@ -53,9 +53,9 @@ def _other_form(op: OnnxOp) -> str | None:
 @training_form("onnx.Attention")
 def kept_attention(op: OnnxOp) -> AttentionOp | None:
     """
-    Returns the training form of an attention op. It also keeps the logarithm of each
-    query's sum of exponentials. Returns None if the op has features that the training
-    form lacks.
+    Returns the training form of an attention op, which also returns the logarithm of
+    each query's sum of exponentials. Returns None if the training form lacks a feature
+    of the op.
     """
     if _other_form(op) is not None:
         return None
@@ -76,7 +76,8 @@ def other_attention(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    Raises DistIRError: attention that has no training form has no gradient either.
+    Raises DistIRError, because attention without a training form has no gradient
+    either.
     """
     raise DistIRError(
         f"{describe(op)} has no gradient rule for attention with {_other_form(op)}; export "
@@ -105,8 +106,8 @@ def mask_gradient(
 ) -> SSAValue:
     """
     Returns the gradient of a mask that is added to scores, computed by elementary ops.
-    If it is unused, these ops are removed later. The ops treat query heads as [key
-    heads, group].
+    A later pass removes these ops if the gradient is unused. The ops treat query heads
+    as [key heads, group].
     """
     sizes = fused.sizes
     key_heads, group = sizes.key_heads, sizes.query_heads // sizes.key_heads
@@ -155,7 +156,7 @@ def mask_gradient(
 def rotary_embedding(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of RotaryEmbedding, which rotates pairs of features by an angle. The
-    gradient of the input is dy rotated back, from cosines and sines alone. The
+    gradient of the input is dy rotated back, and needs only cosines and sines. The
     gradients of the cosines and sines also need the input.
     """
     x, cos, sin = op.operands[:3]
@@ -192,8 +193,8 @@ def _pairs(
     op: OnnxOp, value: SSAValue, build: GradientBuilder
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns the first and the second features of all rotated pairs. Heads are a
-    dimension of their own.
+    Returns the first and the second features of all rotated pairs. Heads are a separate
+    dimension of both.
     """
     sizes = shape(value)
     if len(sizes) == 3:

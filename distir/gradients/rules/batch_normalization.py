@@ -132,7 +132,7 @@ def moments(
 ) -> tuple[SSAValue, SSAValue]:
     """
     Returns the mean and variance of each channel of `x`, in the element type of `like`.
-    The ops that compute them can split the batch.
+    The batch can be split in the ops that compute them.
     """
     sizes = shape(x)
     axes = build.integers([0, *range(2, len(sizes))])

@@ -2,7 +2,7 @@
 Gradient rules of contractions, of Fourier transforms, and of determinants.
 
 The gradient of a contraction is one contraction, so that hardware computes one matrix
-product. The batch dimensions of a weight's gradient are summed inside of it; if they
+product. This contraction also sums the batch dimensions of a weight's gradient; if they
 are split over devices, the result is a partial sum.
 """
 
@@ -123,8 +123,9 @@ def gemm(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Einsum")
 def einsum(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Einsum: the equation with the operand and the result exchanged.
-    Raises DistIRError for a diagonal, that is, a letter that occurs twice in one term.
+    Gradient rule of Einsum: the gradient of an operand is an Einsum whose equation
+    exchanges this operand and the result. Raises DistIRError for a diagonal, that is, a
+    letter that occurs twice in one term.
     """
     terms, result = _spelled_out(op)
     return _einsum_gradients(op, terms, result, gradient, build)
@@ -197,8 +198,8 @@ def _contraction(
 ) -> SSAValue:
     """
     Returns the gradient of `target`, whose dimensions are `letters`: the product of
-    `factors`, summed over dimensions that the target lacks or that were broadcast in
-    it, and repeated along dimensions that only the target has.
+    `factors`. The product is summed over dimensions that `target` lacks or that were
+    broadcast, and repeated along dimensions that only `target` has.
     """
     values: list[SSAValue] = []
     terms: list[str] = []
@@ -264,11 +265,10 @@ def transform(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     Gradient rule of DFT: the transform of dy in the other direction.
 
     From y = F x follows dx = F^H dy, which is n times the inverse transform of length
-    n. Division by n is added or removed accordingly. For a real x only the real part is
-    kept. The gradient of a one-sided transform is padded with zeros to all frequencies.
-    In the gradient of a one-sided inverse, the frequencies that the inverse uses twice
-    count twice. Raises DistIRError if the axis or the length is computed by the
-    program.
+    n, so a factor n is adapted. For a real x only the real part is kept. The gradient
+    of a one-sided transform is padded with zeros to all frequencies. In the gradient of
+    a one-sided inverse, frequencies that the inverse uses twice count twice. Raises
+    DistIRError if the program computes the axis or the length.
     """
     x = op.operands[0]
     where, length = op.input(2), op.input(1)

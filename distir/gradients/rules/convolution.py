@@ -28,8 +28,8 @@ from distir.program import describe
 
 def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
     """
-    Returns the strides, dilations and pads of an op in full. The pads leave out the
-    part of the windows that reaches beyond the padding.
+    Returns the strides, dilations and pads of an op, with all defaults filled in. The
+    pads leave out the part of the windows that reaches beyond the padding.
     """
     windows = Windows.of(op, space, kernel)
     begins, ends = zip(*windows.pads, strict=True)
@@ -101,7 +101,8 @@ def transposed_convolution(
 @onnx_gradient("MaxPool")
 def max_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of MaxPool. The positions of the maxima are found again in the input.
+    Gradient rule of MaxPool. The rule searches the positions of the maxima in the input
+    again.
     """
     (x,) = op.operands
     kernel = op.attribute("kernel_shape")

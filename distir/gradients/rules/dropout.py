@@ -18,9 +18,9 @@ from distir.gradients.rules.attention import mask_gradient
 @gradient_rule("train.dropout")
 def dropout(op: DropoutOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of `train.dropout`: the elements of dy that the forward kept, scaled
-    alike. They are given by the forward's mask or, without one, by drawing the same
-    random numbers again.
+    Gradient rule of `train.dropout`: the elements of dy that the forward kept, with the
+    forward's scale. The kept elements come from the forward's mask or, without a mask,
+    from drawing the same random numbers again.
     """
     gradient = gradients[0]
     assert gradient is not None

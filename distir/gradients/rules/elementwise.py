@@ -110,8 +110,8 @@ def cast(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
 
 class _FormulaNames(dict[str, Any]):
     """
-    The names in a gradient's text: x, y and dy, the operators of ONNX, and the
-    attributes of the op, which are numbers.
+    The names that the text of a gradient formula may use: x, y and dy, the operators of
+    ONNX, and the attributes of the op, which are numbers.
     """
 
     def __init__(self, op: OnnxOp, dy: SSAValue, build: GradientBuilder):
@@ -140,8 +140,8 @@ def rule_from(text: str) -> SingleRule:
     The text is a Python expression of the operand `x`, the result `y` and its gradient
     `dy`, such as `dy * (1 - y * y)`. Capitalised names are operators of ONNX, such as
     `Exp(x)`. Other names are attributes of the op. `Where(x > 0, dy, 0)` chooses
-    between values; an infinite slope in the branch that is not taken does no harm. `(t
-    := Tanh(x))` names a value that occurs twice.
+    between values; an infinite slope in the branch that is not chosen has no effect.
+    `(t := Tanh(x))` names a value that occurs twice.
     """
     code = compile(text, text, "eval")
 
@@ -161,7 +161,8 @@ TermRule = Callable[[OnnxOp, Term, Term, Term], Term]
 
 def _term_gradient(name: str) -> Callable[[TermRule], TermRule]:
     """
-    Registers the gradient rule of an ONNX operator of one operand, written with terms.
+    Returns a decorator that registers the gradient rule of an ONNX operator of one
+    operand, written with terms.
     """
 
     def register(rule: TermRule) -> TermRule:

@@ -38,7 +38,7 @@ def dispatch(op: DispatchOp, gradients: Gradients, build: GradientBuilder) -> Gr
 @gradient_rule("train.combine")
 def combine(op: CombineOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of `train.combine`: a row's gradient is that of its token, times the
+    Gradient rule of `train.combine`: a row's gradient is its token's gradient times the
     weight.
     """
     (dy,) = gradients

@@ -1,5 +1,6 @@
 """
-The gradient rule of products in 8-bit floats, whose gradients are such products, too.
+The gradient rule of products in 8-bit floats. The gradients are products in 8-bit
+floats too.
 """
 
 from __future__ import annotations

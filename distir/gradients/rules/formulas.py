@@ -1,7 +1,7 @@
 """
-Gradient rules that follow from lists and classes, and that of SwiGLU. Ops whose results
-are constant almost everywhere, or depend only on constants, have no gradient. Ops of
-`train` that state an operator in `GRADIENT_OF` are that operator's gradient.
+Gradient rules given by lists and classes, and the rule of SwiGLU. Ops whose results are
+constant almost everywhere, or depend only on constants, have no gradient. An op of
+`train` that states an operator in `GRADIENT_OF` is the gradient of that operator.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def no_gradient(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gra
 @gradient_rule("onnx.OneHot", "onnx.Range")
 def of_constants(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of OneHot and Range: None for every operand, as their values and
+    Gradient rule of OneHot and Range: None for every operand, because their values and
     bounds are constants. Raises DistIRError if a floating-point operand is not a
     constant.
     """

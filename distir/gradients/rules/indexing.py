@@ -46,21 +46,22 @@ def gather_nd(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 @dataclass(frozen=True)
 class _WrittenPlaces:
-    """The positions that the indices of a scatter op name."""
+    """The positions in the data of a scatter op that its indices name."""
 
     op: OnnxOp
     build: GradientBuilder
 
     def read(self, value: SSAValue) -> SSAValue:
         """
-        Returns the elements of `value`, which has the data's shape, at the positions.
+        Returns the elements of `value`, which has the data's shape, at the positions of
+        the scatter.
         """
         return self._at("Gather", value)
 
     def written(self, value: SSAValue, updates: SSAValue, reduction: str) -> SSAValue:
         """
         Returns `value`, which has the data's shape, with `updates` written at the
-        positions.
+        positions of the scatter. `reduction` combines old and new elements.
         """
         return self._at("Scatter", value, updates, reduction=reduction)
 
@@ -119,7 +120,7 @@ def _of_products(
     """
     Returns the gradients of a scatter that multiplies. Each factor gets dy times the
     product of the other factors, computed as the whole product divided by the factor.
-    For the only zero among the updates of a position, the product is computed with a
+    If exactly one update of a position is zero, its gradient uses the product with a
     one in its place.
     """
     data, _, updates = op.operands
@@ -176,10 +177,10 @@ def triangle(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Gather")
 def gather(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Gather: each slice of dy is added at the position where it was
-    read. In an embedding, where data looks up rows of a table, the gradient's rows are
-    split like the table's. If constants select parts of a value, the value need not be
-    kept for its shape.
+    Gradient rule of Gather: each slice of dy is added at the position where the slice
+    was read. In an embedding, where data selects rows of a table, the gradient's rows
+    are split like the table's. If constants select parts of a value, the backward need
+    not keep the value for its shape.
     """
     data, indices = op.operands
     axis = op.attribute("axis")

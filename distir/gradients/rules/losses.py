@@ -26,7 +26,7 @@ from distir.program import describe
 def cross_entropy(
     op: CrossEntropyOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Gradient rule of `train.cross_entropy`: one op, from the logits."""
+    """Gradient rule of `train.cross_entropy`: a single op that takes the logits."""
     (dloss,) = gradients
     assert dloss is not None
     grad = CrossEntropyGradOp(dloss, op.logits, op.labels, **op.properties)
@@ -66,7 +66,10 @@ def _check_labels(op: OnnxOp) -> None:
 
 
 def _kept(op: OnnxOp, build: GradientBuilder) -> SSAValue | None:
-    """Returns a boolean per label, whether it counts, or None if all labels count."""
+    """
+    Returns a boolean tensor that tells for each label whether it counts, or None if all
+    labels count.
+    """
     ignored = op.attribute("ignore_index")
     if ignored is None:
         return None
@@ -79,8 +82,8 @@ def _per_label(
     op: OnnxOp, dloss: SSAValue, kept: SSAValue | None, build: GradientBuilder
 ) -> SSAValue:
     """
-    Returns the factor of each label's loss, from the gradient `dloss`. It is a scalar,
-    unless the op has no reduction.
+    Returns the factor of each label's loss, derived from the gradient `dloss`. The
+    factor is a scalar, unless the op has no reduction.
     """
     if op.attribute("reduction") != "mean":
         return dloss

@@ -58,7 +58,10 @@ def _full(value: SSAValue, sizes: Sequence[int], build: GradientBuilder) -> SSAV
 
 
 def _narrow(gradient: SSAValue, target: SSAValue, build: GradientBuilder) -> SSAValue:
-    """Returns a gradient reduced to the shape of `target`: the inverse of `_full`."""
+    """
+    Returns a gradient with the row's shape reduced to the shape of `target`, a scale or
+    bias that was broadcast within rows.
+    """
     if len(shape(target)) > len(shape(gradient)):
         padded = (1,) * (len(shape(target)) - len(shape(gradient))) + shape(gradient)
         gradient = build.onnx("Reshape", gradient, build.integers(padded))
@@ -133,8 +136,8 @@ def normalization(
 ) -> Gradients:
     """
     Gradient rule of normalisations without a training form, whose scale or bias is
-    broadcast. It needs the input and the scale, and recomputes the statistics. Raises
-    DistIRError if a loss depends on the statistics.
+    broadcast. The rule needs the input and the scale, and recomputes the statistics.
+    Raises DistIRError if a loss depends on the statistics.
     """
     if any(g is not None for g in gradients[1:]):
         raise DistIRError(
@@ -199,9 +202,9 @@ def _in_groups(
     op: OnnxOp, groups: int, dy: SSAValue, build: GradientBuilder
 ) -> Gradients:
     """
-    Returns the gradients of a normalisation in `groups` groups of channels. The op is
-    treated as a layer normalisation of rows that each hold one group. Scale and bias
-    have one number per channel.
+    Returns the gradients of a normalisation in `groups` groups of channels. The rule
+    treats the op as a layer normalisation in which each row holds one group. Scale and
+    bias have one number per channel.
     """
     x, scale, _ = op.operands
     sizes, epsilon = shape(x), op.attribute("epsilon")

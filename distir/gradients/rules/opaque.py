@@ -20,7 +20,7 @@ and its backward multiplies by each matrix twice.
 @gradient_rule("train.opaque")
 def opaque(op: OpaqueOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of an opaque module: its own autograd computes the gradients of all
+    Gradient rule of an opaque module: PyTorch's autograd computes the gradients of all
     inputs that can have one.
     """
     given = [i for i, gradient in enumerate(gradients) if gradient is not None]
@@ -52,5 +52,7 @@ def opaque(op: OpaqueOp, gradients: Gradients, build: GradientBuilder) -> Gradie
 
 
 def _thrice(work: str) -> str:
-    """Returns a sum of products as text, with each term multiplied by `_TIMES`."""
+    """
+    Returns the work in the text `work`, a sum of products, multiplied by `_TIMES`.
+    """
     return " + ".join(f"{_TIMES}*{term.strip()}" for term in work.split("+"))

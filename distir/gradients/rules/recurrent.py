@@ -63,8 +63,8 @@ def _gradient(
 ) -> RecurrentGradOp:
     """
     Appends the gradient op of class `made` for a recurrent layer, and returns it.
-    `weights` are the layer's x, w, r and b, `starts` its first states, and `outputs`
-    the gradients of its results. Values that are None count as zeros.
+    `weights` are the layer's x, w, r and b, `starts` its initial states, and `outputs`
+    the gradients of its results. None counts as zeros.
     """
     x, w, r, b = weights
     assert x is not None and w is not None and r is not None
@@ -75,7 +75,7 @@ def _gradient(
         state, y = (batch, directions, hidden), (batch, steps, directions, hidden)
 
     def known(value: SSAValue | None, sizes: Sequence[int]) -> SSAValue:
-        """Returns `value`, or zeros of shape `sizes` if it is None."""
+        """Returns `value`, or zeros of shape `sizes` if `value` is None."""
         if value is not None:
             return value
         return build.onnx("Expand", build.scalar(0.0, x), build.integers(sizes))
@@ -112,7 +112,7 @@ def gathered(
 ) -> Gradients:
     """
     Gradient rule of recurrent layers with split hidden features: one op, which gathers
-    states like the layer.
+    states in the same way as the layer.
     """
     how = {"direction": op.direction, "batch_first": op.batch_first is not None}
     if isinstance(op, GatheredGruOp):
@@ -126,7 +126,7 @@ def gathered(
 
 
 def _of_starts(made: RecurrentGradOp) -> list[SSAValue]:
-    """Returns the gradients of the first states."""
+    """Returns the gradients of the initial states."""
     cells = [made.dstart_cell] if isinstance(made, LstmGradBase) else []
     return [made.dstart, *cells]
 

@@ -46,10 +46,10 @@ Reduced = Callable[[OnnxOp, SSAValue, GradientBuilder], SSAValue]
 
 def _reduction(*names: str) -> Callable[[Reduced], Reduced]:
     """
-    Registers the gradient rule of reductions. The decorated function gets the gradient
-    of the result, with reduced dimensions of size 1, and returns that of the operand.
-    If this gradient is smaller than the operand, it is repeated along the reduced
-    dimensions.
+    Returns a decorator that registers the gradient rule of reductions. The decorated
+    function takes the gradient of the result, with reduced dimensions of size 1, and
+    returns the gradient of the operand. If the latter is smaller than the operand, it
+    is repeated along the reduced dimensions.
     """
 
     def register(function: Reduced) -> Reduced:

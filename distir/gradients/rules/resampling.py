@@ -44,8 +44,8 @@ def resize(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 def _scales(op: OnnxOp, x: SSAValue) -> list[float]:
     """
-    Returns the scale of every dimension. Raises DistIRError if the scales are computed
-    by the program, or keep the ratio of the sizes.
+    Returns the scale of every dimension. Raises DistIRError if the program computes the
+    scales, or if the op keeps the ratio of the sizes.
     """
     before, after = shape(x), shape(op.results[0])
     found = [1.0] * len(before)
@@ -75,7 +75,7 @@ def _scales(op: OnnxOp, x: SSAValue) -> list[float]:
 def grid_sample(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of GridSample: one kernel for the gradient of the images and one for
-    that of the grid.
+    the gradient of the grid.
     """
     x, grid = op.operands
     options = {

@@ -1,4 +1,6 @@
-"""Gradient rules of ops that reshape, permute, repeat, cut and join tensors."""
+"""
+Gradient rules of ops that reshape, permute, repeat, slice and concatenate tensors.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,16 @@ from distir.program import describe
 
 
 def zeros(sizes: Sequence[int], like: SSAValue, build: GradientBuilder) -> SSAValue:
-    """Returns a tensor of zeros of shape `sizes` with the element type of `like`."""
+    """
+    Returns a tensor of zeros with the shape `sizes` and the element type of `like`.
+    """
     return build.onnx("Expand", build.scalar(0, like), build.integers(sizes))
 
 
 def constant_input(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
     """
-    Returns the value of the input at position `index`, or None if it is omitted. Raises
-    DistIRError if it is not a constant.
+    Returns the value of the input at position `index`, or None if the input is omitted.
+    Raises DistIRError if the input is not a constant.
     """
     value = op.input(index)
     if value is None:
@@ -166,8 +170,8 @@ def concat(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @gradient_rule("onnx.Split")
 def split(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Split: the gradients of the parts joined, with zeros for parts that
-    have none.
+    Gradient rule of Split: the gradients of the parts concatenated, with zeros for
+    parts without a gradient.
     """
     parts = [
         zeros(shape(r), r, build) if g is None else g
@@ -262,7 +266,10 @@ def _chosen(op: OnnxOp) -> dict[int, range]:
 
 
 def _spread(value: SSAValue, steps: Sequence[int], build: GradientBuilder) -> SSAValue:
-    """Returns `value` with `step - 1` zeros after each element along each dimension."""
+    """
+    Returns `value` with zeros after each element: `steps[i] - 1` zeros along dimension
+    i.
+    """
     if all(step == 1 for step in steps):
         return value
     rows: list[int] = []

@@ -1,6 +1,6 @@
 """
-Fusion: values that never pass through memory, because the kernel that computes them
-also uses them.
+Fusion: values that never pass through memory, because one kernel computes and uses
+them.
 
 A program has one op for each computation, but libraries run some groups of ops as one
 kernel. A profile names the fusions of the software that it was measured with:
@@ -8,20 +8,20 @@ kernel. A profile names the fusions of the software that it was measured with:
 - `bias`: a matrix product adds its bias;
 - `views`: transposed, split and sliced tensors are read in place, except by ops that
   need contiguous ones (reshapes, communication, results of functions);
-- `elementwise`: an elementwise op, or a softmax, is computed by the kernel of the
-  elementwise op before it;
+- `elementwise`: the kernel of an elementwise op also computes a following elementwise
+  op or softmax;
 - `buckets`: the gradients of many parameters are accumulated over micro-batches and
   reduced together, and the parameters are updated together;
 - `accumulation`: the product that computes a parameter's gradient adds it to the sum
   over micro-batches, which its kernel reads and writes while it multiplies;
 - `scales`: scales of 8-bit floats come from the magnitudes of earlier steps (delayed
-  scaling), which the kernels note that make the tensors, and which devices exchange
-  once a step;
+  scaling); the kernels that make the tensors record these magnitudes, and devices
+  exchange them once a step;
 - `casts`: the kernels of normalizations, gates and activations write 8-bit floats in
-  place of wider ones; any other tensor becomes one in both orders at once; inputs of
+  place of wider ones; one kernel casts any other tensor and its transpose; inputs of
   products are kept in 8 bits for the backward (Transformer Engine);
-- `gates`: an activation and the product with its gate are one kernel forward, and two
-  backward;
+- `gates`: an activation and the product with its gate are one kernel in the forward
+  pass, and two in the backward pass;
 - `rotary`: rotary positions are one kernel, which splits, negates, joins, multiplies
   and adds.
 """
@@ -95,8 +95,8 @@ def fusions_around(op: Operation, known: frozenset[str]) -> frozenset[str]:
 
 def is_view(op: Operation, fusions: frozenset[str]) -> bool:
     """
-    Whether the results of `op` are views of its operand: no kernel runs, because all
-    users can read them in place.
+    Whether the results of `op` are views of its operand, which all users can read in
+    place, so that no kernel runs for `op`.
     """
     return (
         VIEWS in fusions
@@ -131,9 +131,9 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
 
 def _can_follow(op: Operation, before: Operation) -> bool:
     """
-    Whether the kernel of `before` can also compute `op`. The op must be near, and its
-    other operands must exist before `before` runs or be constants, such as a causal
-    mask.
+    Whether the kernel of `before` can also compute `op`. `op` must be near in the
+    program, and its other operands must exist before `before` runs or be constants,
+    such as a causal mask.
     """
     others = {v.owner for v in op.operands if not _is_constant(v)} - {before}
     between = op.prev_op
@@ -173,9 +173,9 @@ def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
 
 def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     """
-    Whether an op runs together with others like it. Such an op updates a parameter,
-    converts an updated one, makes the gradient for an update, or adds to a sum that a
-    function takes as an argument and returns.
+    Whether one kernel runs `op` together with many similar ops. Such an op updates a
+    parameter, converts an updated one, makes the gradient for an update, or adds to a
+    sum that a function takes as an argument and returns.
     """
     if BUCKETS not in fusions:
         return False
@@ -221,9 +221,9 @@ def shares_no_kernel(op: Operation) -> bool:
 
 def _accumulates(op: Operation) -> bool:
     """
-    Whether an op adds to a sum that a function takes as an argument and returns, as the
-    sum of a parameter's gradients over micro-batches. In the last micro-batch devices
-    may reduce the sum at once.
+    Whether an op adds to a sum that a function takes as an argument and returns, such
+    as the sum of a parameter's gradients over micro-batches. In the last micro-batch, a
+    collective may reduce the sum right after the addition.
     """
     if op.name != "onnx.Add":
         return False
@@ -235,8 +235,8 @@ def _accumulates(op: Operation) -> bool:
 
 def sums_in_product(op: Operation, fusions: frozenset[str]) -> bool:
     """
-    Whether the kernel of a product reads and writes the sum over micro-batches of the
-    gradient that it computes. The program casts this gradient to the type of the sum.
+    Whether the kernel of a product also adds the gradient that it computes to the sum
+    over micro-batches. The program casts this gradient to the type of the sum.
     """
     if ACCUMULATION not in fusions or not _is_product(op):
         return False
@@ -248,9 +248,10 @@ def sums_in_product(op: Operation, fusions: frozenset[str]) -> bool:
 
 def is_free(op: Operation, fusions: frozenset[str]) -> bool:
     """
-    Whether other kernels do all of the work of `op`: it finds a scale, or it casts a
-    gradient to the wider type of the sum over micro-batches, or adds it to this sum,
-    while the kernel of the product does both.
+    Whether other kernels do all of the work of `op`. This is so for finding a scale of
+    8-bit floats, and for two steps that the kernel of a product includes: casting a
+    parameter's gradient to the wider type of the sum over micro-batches, and adding it
+    to this sum.
     """
     if SCALES in fusions and is_scale(op):
         return True
@@ -278,8 +279,8 @@ def _is_cast_of_gradient(op: Operation) -> bool:
 
 def _accumulates_product(op: Operation) -> bool:
     """
-    Whether an op adds a product to the sum over micro-batches. Of the gradients that a
-    called function returns, those of matrices are products.
+    Whether an op adds a product to the sum over micro-batches. A gradient that a called
+    function returns counts as a product if it is a matrix.
     """
     if not _accumulates(op):
         return False

@@ -35,9 +35,8 @@ def moved_by(
     result_bytes: Sequence[int],
 ) -> int | None:
     """
-    Returns the bytes that `op` moves as a part of a kernel of several ops. Returns None
-    if it has a kernel of its own. The bytes of operands and results are those of one
-    device.
+    Returns the bytes that `op` moves as a part of a kernel of several ops, or None if
+    the op has a kernel of its own. All bytes are those of one device.
     """
     if CASTS in fusions and isinstance(op, ToFloat8Op):
         return _moved_by_cast(op, operand_bytes[0], result_bytes[0])
@@ -55,12 +54,12 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
     """
     Returns the bytes that a cast to 8-bit floats moves.
 
-    A kernel makes both orders of a tensor at once, for the two products that read it: a
-    later cast of the same tensor moves nothing. The forward keeps the inputs of
-    products in both orders, so the backward casts none of them. What a normalization, a
-    gate or the gradient of an activation computes is written in 8 bits at once, twice
-    one byte in place of two. Weights are cast by kernels of their own, also in both
-    orders: the forward takes one of them and the backward the transposed one.
+    One kernel casts a tensor and its transpose, for the two products that read them, so
+    a later cast of the same tensor moves nothing. The forward pass keeps both for the
+    inputs of products, and the backward pass does not cast them again. Normalizations,
+    gates and gradients of activations write both directly, in place of their result in
+    16 bits. Weights have kernels of their own, which also write both: the forward pass
+    reads the weight and the backward pass its transpose.
     """
     source = _source(op.x)
     owner = source.owner
@@ -77,14 +76,14 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
 
 
 def _source(value: SSAValue) -> SSAValue:
-    """Returns the value that `value` shows, in another shape or order."""
+    """Returns the value that `value` is a view of, in another shape or order."""
     while isinstance(owner := value.owner, Operation) and is_rearranged(owner):
         value = owner.operands[0]
     return value
 
 
 def _is_transposed(value: SSAValue) -> bool:
-    """Whether a value shows another value with its last two dimensions exchanged."""
+    """Whether a value is another value with its last two dimensions exchanged."""
     transposed = False
     while isinstance(owner := value.owner, Operation) and is_rearranged(owner):
         if owner.name == "onnx.Transpose":
@@ -94,7 +93,7 @@ def _is_transposed(value: SSAValue) -> bool:
 
 
 def is_rearranged(op: Operation) -> bool:
-    """Whether an op only gives its operand another shape, order or place."""
+    """Whether an op only changes the shape, the order or the place of its operand."""
     return VIEWS.of(op) or op.name in STRIDED
 
 
@@ -124,8 +123,8 @@ def _is_cast_before(op: ToFloat8Op, source: SSAValue) -> bool:
 
 def _is_inside_gate(op: Operation) -> bool:
     """
-    Whether `op` is computed inside of the kernel of a gate: an activation that a product
-    reads, or the product that the gradient of an activation reads.
+    Whether the kernel of a gate computes `op`: an activation that a product reads, or
+    the product that the gradient of an activation reads.
     """
     users = [use.operation for result in op.results for use in result.uses]
     if op.name in _ACTIVATIONS:
@@ -137,8 +136,8 @@ def _is_inside_gate(op: Operation) -> bool:
 
 def _end_of_rotary(op: Operation) -> Operation | None:
     """
-    Returns the sum that ends the rotary positions to which `op` belongs, or None if it
-    belongs to none.
+    Returns the sum that ends the computation of rotary positions to which `op` belongs,
+    or None for other ops.
     """
     for _ in range(LONGEST):
         if op.name == "onnx.Add":
@@ -154,9 +153,9 @@ def _end_of_rotary(op: Operation) -> Operation | None:
 
 def _ends_rotary(op: Operation) -> bool:
     """
-    Whether a sum adds two products, with cosines and with sines, of a tensor and of its
-    halves, exchanged and one of them negated. In the gradient the halves of the product
-    are exchanged.
+    Whether an op is the final sum of rotary positions: x * cos + y * sin, where y is x
+    with its halves exchanged and one of them negated. In the gradient, the halves of
+    the product with the sine are exchanged.
     """
     if not any(_is_product(value) for value in op.operands):
         return False

@@ -47,8 +47,8 @@ class Totals:
     - `communication`: the seconds of communication that occupies the device;
     - `sent`: the bytes sent;
     - `flops`: the floating-point operations; `seconds_at_peak`: their seconds at the
-      device's peak; `recomputed_at_peak`: the part of these that a backward computes
-      again (`dist.recomputed`).
+      device's peak; `recomputed_at_peak`: the part of these seconds that repeats the
+      forward pass (`dist.recomputed`).
     """
 
     def __init__(self, devices: int):
@@ -63,9 +63,10 @@ class Totals:
     @staticmethod
     def of(runs: Mapping[CompiledFunction, int], devices: int) -> Totals:
         """
-        Returns the sums over a run on a machine with `devices` positions. `runs` gives
-        the number of runs of each function. The ops of a called function count for that
-        function only, not for its callers.
+        Returns the sums over a run on a machine with `devices` devices (or one per
+        mesh, if the machine simulates one device of each). `runs` gives the number of
+        runs of each function. The ops of a called function count for that function
+        only, not for its callers.
         """
         total = Totals(devices)
         for compiled, count in runs.items():
@@ -102,8 +103,8 @@ class Totals:
 
     def _add_recomputed(self, called: CompiledFunction) -> None:
         """
-        Adds the work of a call that computes again what the forward computed. The parts
-        of it that count as recomputed by themselves are left out.
+        Adds the work of a call that repeats a part of the forward pass. Ops of the
+        called function that are marked as recomputed themselves are left out.
         """
         for step in called.steps:
             if isinstance(step, CallStep) and RECOMPUTED not in step.op.attributes:
@@ -133,8 +134,8 @@ def simulate(
 
     `profiles` give the performance of the cluster's kinds of devices in practice, one
     profile per kind. Each is a `Profile`, the name of a built-in one, a file, or "auto"
-    for those that the cluster names. Without profiles, devices and links perform as in
-    their data sheets.
+    for the profiles that the cluster names. Without profiles, devices and links perform
+    as in their data sheets.
 
     Raises DistIRError for a program that cannot be simulated.
     """
@@ -217,7 +218,7 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
 
 def _used_meshes(module: ModuleOp) -> list[str]:
     """
-    Returns the names of the meshes in the layouts of the program's values, each once.
+    Returns the distinct names of the meshes in the layouts of the program's values.
     """
     names: dict[str, None] = {}
     seen: set[int] = set()
@@ -238,9 +239,9 @@ def _used_meshes(module: ModuleOp) -> list[str]:
 
 def cluster_of(module: ModuleOp) -> ClusterOp:
     """
-    Returns the cluster that a program runs on. If its values have meshes, it is the
-    cluster of the meshes, else the only cluster of the module. Raises DistIRError if
-    there is no such cluster, or more than one.
+    Returns the cluster that a program runs on: the cluster of the meshes that its
+    values name, or, without such meshes, the only cluster of the module. Raises
+    DistIRError if there is no such cluster, or more than one.
     """
     return _cluster_among(module, _used_meshes(module))
 

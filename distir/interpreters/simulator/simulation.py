@@ -24,8 +24,8 @@ _MICROSECONDS = 1e6
 class TraceWriter:
     """
     Writes a timeline to an open file in Chrome's trace format. Call `record` with every
-    op as it runs, and `close` at the end. `devices` holds the device id of each
-    position of the machine; processes are named after `cluster`.
+    op as it runs, and `close` at the end. `devices` holds the device id at each index
+    of the machine's arrays; `cluster` names the processes.
 
     The file has one complete event per op and device, with times in microseconds. The
     process of an event is the device, and its name is the op and the op's scope. The
@@ -90,28 +90,28 @@ class Simulation:
     order of `devices` (device ids).
 
     - `cluster`, `profiles`: the names of the cluster and of the profiles, if any;
-      `unknown_links`: the links of kinds that no profile knows, for which data sheets
-      count;
+      `unknown_links`: the levels of links whose kind is in no profile, so that data
+      sheets count;
     - `step_time_s`: the seconds until the last device is done;
     - `throughput_samples_per_s`: the size of the first dimension of the first input,
       divided by the step time; 0 without such an input, or if the step takes no time;
     - `peak_memory_bytes`: the most bytes of values and libraries at any time;
-      `reserved_memory_bytes`: the bytes that the software reserves for them on the
+      `reserved_memory_bytes`: the bytes that the software reserves for these on the
       device, including fragments of its allocator (without a profile there are none);
       `memory_bytes`: the bytes that the device has;
     - `host_bytes`: the bytes of a device's arguments in the memory of its host;
       `host_memory_bytes`: the most bytes that a device may use there, or None if the
-      cluster does not give them;
+      cluster does not give this number;
     - `communication_bytes`: the bytes that each device sends;
     - `flops`: the floating-point operations of contractions, including recomputed ones;
       other ops are bound by memory and count none;
     - `seconds_at_peak`: the seconds that these operations would take at the device's
-      peak for their element types; `recomputed_at_peak`: the part of these that the
-      backward spends on computing again what the forward computed;
+      peak for their element types; `recomputed_at_peak`: the part of these seconds in
+      which the backward pass repeats work of the forward pass;
     - `compute_s`, `communication_s`, `idle_s`: add up to the step time; communication
       that runs while a device computes is not included;
     - `transit_s`: the part of `idle_s` in which the device waits for a value that is
-      being sent to it at that time;
+      being sent at that time;
     - `ops`: the number of ops that ran, in every call of a function, counted once for
       all devices.
     """
@@ -162,8 +162,7 @@ class Simulation:
         """
         The model FLOPs utilisation, averaged over devices: the time that the
         contractions of forward and backward would take at the devices' peak, as a
-        fraction of the step time. Contractions that a backward computes again do not
-        count.
+        fraction of the step time. Recomputed contractions do not count.
         """
         pairs = zip(self.seconds_at_peak, self.recomputed_at_peak, strict=True)
         return self._share([all_of_it - again for all_of_it, again in pairs])
@@ -171,8 +170,9 @@ class Simulation:
     @property
     def hfu(self) -> float:
         """
-        The hardware FLOPs utilisation, averaged over devices: as `mfu`, but with the
-        contractions that a backward computes again.
+        The hardware FLOPs utilisation, averaged over devices: the time that all
+        contractions, including recomputed ones, would take at the devices' peak, as a
+        fraction of the step time.
         """
         return self._share(self.seconds_at_peak)
 
@@ -199,7 +199,7 @@ class Simulation:
 
     @cached_property
     def groups(self) -> list[DeviceGroup]:
-        """The devices in groups that do the same work (see `Run.groups`)."""
+        """The devices of the program, in groups that do the same work."""
         rows = zip(
             self.peak_memory_bytes,
             self.communication_bytes,
@@ -271,8 +271,8 @@ class Simulation:
 
     def write_json(self, path: str | Path) -> None:
         """
-        Writes the result of `to_json` to a file. Raises DistIRError if it cannot be
-        written.
+        Writes the result of `to_json` to a file. Raises DistIRError if the file cannot
+        be written.
         """
         write_json(path, self.to_json())
 
@@ -292,7 +292,9 @@ class Simulation:
 
 
 def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Writes `data` to a file as JSON. Raises DistIRError if it cannot be written."""
+    """
+    Writes `data` to a file as JSON. Raises DistIRError if the file cannot be written.
+    """
     try:
         write_text(path, json.dumps(data, indent=2) + "\n")
     except OSError as error:

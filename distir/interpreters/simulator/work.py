@@ -19,9 +19,9 @@ from distir.sharding.rule import BY_ITSELF, Rule, infer, rule_for
 
 class Product(NamedTuple):
     """
-    `batch` products of an m x k matrix and a k x n matrix. `rows` gives, for each
-    matrix and the result, the number of elements in a row in memory. For a first matrix
-    that is read transposed, this is m.
+    `batch` products of an m x k matrix and a k x n matrix. `rows` gives, for the two
+    matrices and the result, the number of elements in a row in memory. If the first
+    matrix is stored transposed, its rows have m elements.
     """
 
     batch: int
@@ -45,9 +45,9 @@ class Work:
     @staticmethod
     def of(op: Operation, mesh: Mesh | None, rule: Rule | None = None) -> Work:
         """
-        Returns the work of an op on one device of `mesh`, or in a sequential program if
-        `mesh` is None. `rule` is the op's sharding rule, if the caller knows it. Raises
-        DistIRError if the operands' layouts do not fit the rule.
+        Returns the work of an op on one device of `mesh`; None stands for the only
+        device of a sequential program. `rule` is the op's sharding rule, if the caller
+        knows it. Raises DistIRError if the operands' layouts do not fit the rule.
         """
         rule = rule_for(op) if rule is None else rule
         if mesh is None or not rule.flops:
@@ -81,8 +81,8 @@ class Work:
     @property
     def recomputed(self) -> float:
         """
-        The share of the operations in which a gradient computes again what the forward
-        computed, from 0 to 1.
+        The share of the operations, from 0 to 1, in which a gradient repeats work of
+        the forward pass.
         """
         return self.rule.recomputed / self.rule.flops if self.rule.recomputed else 0.0
 
@@ -112,5 +112,5 @@ class Work:
         return Product(batch, m, n, k, tuple(rows))
 
     def size(self, factor: int) -> int:
-        """Returns the size that a factor of the rule has on one device."""
+        """Returns the size of a factor of the rule on one device."""
         return self.rule.factors[factor].size // self.parts.get(factor, 1)

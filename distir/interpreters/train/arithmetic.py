@@ -35,10 +35,10 @@ _COMPUTATIONS: dict[type[Operation], Computation] = {}
 
 def computes(*op_types: type[Operation]) -> Callable[[Computation], Computation]:
     """
-    Registers a function that computes ops of the types `op_types`. It takes the op and
-    the arrays of its operands, and returns the array of its result, or a tuple of one
-    per result. Operands in half precision are passed in f32. Results may be wider than
-    their declared types.
+    Registers a function that computes ops of the types `op_types`. The function takes
+    the op and the arrays of its operands, and returns the array of its result, or a
+    tuple with one array per result. Operands in half precision are passed in f32.
+    Results may be wider than their declared types.
     """
 
     def register(function: Computation) -> Computation:
@@ -53,8 +53,8 @@ def computes_jointly(
 ) -> Callable[[JointComputation], JointComputation]:
     """
     Registers a function that computes ops in which devices exchange values, on one
-    device. It takes the op, the device's `Peers` and the arrays of its operands, and
-    returns the arrays of its results.
+    device. The function takes the op, the device's `Peers` and the arrays of its
+    operands, and returns the arrays of its results.
     """
 
     def register(function: JointComputation) -> JointComputation:

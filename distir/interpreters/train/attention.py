@@ -54,7 +54,7 @@ def _by_head(x: Array, heads: int) -> Array:
 def _like(x: Array, like: Array) -> Array:
     """
     Returns `x` `[batch, heads, length, size]` in the form of `like`. If `like` has
-    three dimensions, heads and features become one dimension.
+    three dimensions, the result is `[batch, length, heads * size]`.
     """
     return x.swapaxes(1, 2).reshape(like.shape) if like.ndim == 3 else x
 
@@ -63,8 +63,8 @@ def _like(x: Array, like: Array) -> Array:
 class Attended:
     """
     The operands of attention by head, and its scores before the softmax. Keys and
-    values are repeated for each query head. `scores` includes the scale and the cap;
-    `shown` includes the masks too.
+    values are repeated for each query head. `scores` includes the scale and the cap,
+    `shown` also the masks.
     """
 
     q: Array
@@ -156,7 +156,7 @@ def attention_results(
 ) -> tuple[Array, ...]:
     """
     Returns the output of attention, and `logsumexp`. The probabilities are multiplied
-    by `factors`, such as those of dropout, before the product with the values.
+    by `factors`, such as dropout factors, before the product with the values.
     """
     p = np.exp(found.shown - logsumexp[..., None]) * factors
     y = (p @ found.v).astype(q.dtype)
@@ -213,7 +213,8 @@ def attention_gradients(
 ) -> tuple[Array, ...]:
     """
     Returns the gradients of queries, keys and values. `found` holds the recomputed
-    scores. `factors` are the factors by which the forward multiplied the probabilities.
+    scores. `factors` are the factors by which the forward pass multiplied the
+    probabilities.
     """
     sizes, scale = op.sizes, dy.dtype.type(op.factor)
     groups = sizes.query_heads // sizes.key_heads
@@ -242,7 +243,8 @@ def seen_pairs(
     Returns, for each device, the number of pairs of a query on this device and a key
     that the query sees under a causal mask. The `length` tokens are dealt out to
     `devices` devices in runs of `run` tokens, or contiguously if `run` is None. If
-    `step` is given, only keys of the device `step` places earlier count.
+    `step` is given, only keys of the device with an index smaller by `step` (around the
+    ring) count.
     """
     rounds = 1 if run is None else length // (devices * run)
     places = np.arange(length).reshape(rounds, devices, -1)
@@ -282,8 +284,8 @@ def imbalance(context: CostContext) -> float:
 def causal_work(context: CostContext) -> Cost:
     """
     Returns the cost of causal attention. Kernels skip keys that no query sees, and all
-    devices wait for the busiest one. Work that is divided evenly costs the same as
-    attention without positions.
+    devices wait for the busiest one. If all devices have equal work, the cost equals
+    the cost of attention without positions.
     """
     return context.roofline(flops=context.flops * imbalance(context))
 
@@ -370,8 +372,8 @@ def read_cost(context: CostContext) -> Cost:
 @cost_function("train.paged_attention")
 def paged_cost(context: CostContext) -> Cost:
     """
-    Returns the cost of attention over pages, by a kernel that reads the pages where they
-    are: those that sequences can fill, once each.
+    Returns the cost of attention over pages, by a kernel that reads the pages in place:
+    all pages that sequences can fill, once each.
     """
     op = context.op
     assert isinstance(op, PagedAttentionOp)

@@ -42,8 +42,8 @@ def _taps(
     op: WindowsOp, kernel: Sequence[int], windows: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], Slices]]:
     """
-    Yields each element of the kernel, with the slices of the padded input that the
-    element meets in the windows.
+    Yields each element of the kernel, with the slices of the padded input that all
+    windows multiply by the element.
     """
     for tap in np.ndindex(*kernel):
         yield (
@@ -140,8 +140,8 @@ def _spread(
 ) -> Array:
     """
     Returns the gradient of a pooling's input, an array of shape `shape`. `terms` yields
-    one array for each element of the kernel. This array is added to the positions of
-    the input that the element meets in the windows.
+    one array for each element of the kernel, with one entry per window. Each entry is
+    added to the input element at the kernel element's place in the window.
     """
     margins = _reach(op, shape[2:], op.kernel, windows)
     out: Array | None = None

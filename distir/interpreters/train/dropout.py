@@ -1,6 +1,6 @@
 """
-Dropout and its random numbers on arrays. Also attention with dropout of its
-probabilities, and its cost.
+Dropout and its random numbers on arrays; also attention with dropout of its
+probabilities, and the cost of such attention.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def _halves(numbers: Any) -> tuple[Array, Array]:
 
 def positions(op: DrawingOp, shape: tuple[int, ...], coordinates: Any) -> Array:
     """
-    Returns the positions, in the whole tensor, of the elements of one device's part.
-    The part has the shape `shape`; `coordinates` holds its index along each split of
-    the tensor.
+    Returns the indices, in the flattened whole tensor, of the elements of one device's
+    part. The part has the shape `shape`; `coordinates` holds the index of the part
+    along each split of the tensor.
     """
     indices = [np.arange(size, dtype=np.int64) for size in shape]
     for split, place in reversed(list(zip(op.parts, coordinates, strict=True))):

@@ -36,7 +36,8 @@ def _smaller(x: Any, other: Any) -> Any:
 
 def _larger(x: Any, other: Any) -> Any:
     """
-    Returns the larger elements. For two Python numbers, the result is a Python number.
+    Returns the larger elements. For two Python numbers, the result is a Python number,
+    so that it adapts to any array type.
     """
     both = type(x) is float and type(other) is float
     return max(x, other) if both else np.maximum(x, other)

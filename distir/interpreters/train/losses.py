@@ -1,6 +1,6 @@
 """
-Losses on arrays. Labels are checked before formulas are evaluated. The CTC loss, over
-all alignments, is computed with forward and backward variables.
+Losses on arrays. Labels are checked before formulas are evaluated. The CTC loss sums
+over all alignments with forward and backward variables.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from distir.program import describe
 
 def _check(op: LabelLossOp, count: int, labels: Array) -> None:
     """
-    Raises DistIRError if a label that is not ignored is not one of `count` classes.
+    Raises DistIRError unless each label is below `count`, the number of classes, or
+    ignored.
     """
     kept = np.ones(labels.shape, bool) if op.ignored is None else labels != op.ignored
     wrong = kept & ((labels < 0) | (labels >= count))
@@ -67,8 +68,9 @@ def _read(op: CtcOp, targets: Array, count: int) -> Array:
 
 def _variables(log_probs: Array, read: Array) -> Array:
     """
-    Returns an array [steps, places] for the labels and blanks `read`: element [t, p] is
-    the logarithm of the probability of all paths that are at place p in step t.
+    Returns an array [steps, places] for the sequence `read` of labels and blanks.
+    Element [t, p] is the logarithm of the probability of all paths that are at place p
+    of the sequence in step t.
     """
     steps, places = len(log_probs), len(read)
     skips = np.zeros(places, bool)

@@ -1,5 +1,5 @@
 """
-Copies to and from the host's memory, on arrays, and their cost. The arrays do not
+Copies of arrays to and from the host's memory, and their cost. The arrays do not
 change.
 """
 

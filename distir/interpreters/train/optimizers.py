@@ -28,8 +28,8 @@ from distir.interpreters.train.arithmetic import Array, computes
 @computes(OrthogonalizeOp)
 def orthogonalized(op: OrthogonalizeOp, x: Array) -> Array:
     """
-    Returns the matrices with singular values near 1. Products in 16 bits are rounded
-    once they are summed, as PyTorch does.
+    Returns the matrices of `x` with singular values near 1. The sums of products in 16
+    bits are rounded once at the end, as in PyTorch.
     """
     a, b, c = (value.value.data for value in (op.a, op.b, op.c))
     narrow = numpy_dtype(element_type(op.x))
@@ -51,7 +51,8 @@ def orthogonalized(op: OrthogonalizeOp, x: Array) -> Array:
 def iteration(context: CostContext) -> Cost:
     """
     Returns the cost of an orthogonalisation: a norm, a division, and three products in
-    each step. It needs memory for a matrix and two square ones besides its result.
+    each step. Its workspace holds one matrix of the result's shape and two square
+    matrices.
     """
     op = context.op
     assert isinstance(op, OrthogonalizeOp)

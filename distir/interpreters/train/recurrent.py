@@ -1,6 +1,7 @@
 """
 Recurrent layers that gather their state, and the gradients of all recurrent layers, on
-arrays. If features are not split over devices, a device gathers from itself alone.
+arrays. If features are not split over devices, the group of a device is the device
+alone.
 
 Both directions go through their steps together: `x[t]` holds the inputs of step t of
 every direction, [directions, batch, features].
@@ -35,9 +36,10 @@ States = list[Array]
 
 class StepGradients(NamedTuple):
     """
-    The gradients of one step of a recurrent layer: of its product with `w` (`left`), of
-    its product with `r` (`right`), and of the states before it (`states`). `states`
-    does not include the gradient that flows through the product with `r`.
+    The gradients of one step of a recurrent layer: of the product of inputs and `w`
+    (`left`), of the product of states and `r` (`right`), and of the states before the
+    step (`states`). `states` does not include the gradient that flows through the
+    product with `r`.
     """
 
     left: Array
@@ -48,9 +50,8 @@ class StepGradients(NamedTuple):
 class TakenStep(NamedTuple):
     """
     One computed step of a recurrent layer. `states` are the states after the step.
-    `backward` takes the gradients of `states` and returns the step's gradients. `kept`
-    is the array that the last rows of `r` multiply, or None if they multiply the state
-    before the step.
+    `backward` takes the gradients of `states` and returns the step's gradients. The
+    last rows of `r` multiply `kept`, or the state before the step if `kept` is None.
     """
 
     states: States
@@ -160,8 +161,8 @@ class _DirectedLayer:
 
     def in_order(self, x: Array) -> Array:
         """
-        Returns `x` [T, D, ...] with the steps of reverse directions reversed. Calling
-        it twice restores the order.
+        Returns `x` [T, D, ...] with the steps of reverse directions reversed. A second
+        call restores the order.
         """
         parts = [
             x[::-1, d] if reverse else x[:, d]
@@ -170,10 +171,7 @@ class _DirectedLayer:
         return np.stack(parts, 1)
 
     def state(self, h: Array) -> Array:
-        """
-        Returns a state converted from the form of the op to [D, B, H]. The same call
-        converts back.
-        """
+        """Converts a state from the form of the op to [D, B, H], or back."""
         return h.swapaxes(0, 1) if self.batch_first else h
 
     def forward(self, states: States) -> tuple[list[TakenStep], list[Array]]:
@@ -192,7 +190,7 @@ class _DirectedLayer:
     def _others(self, states: States) -> States:
         """
         Returns the operands of a step besides its two products: the state of a GRU, the
-        cells of an LSTM, none for an RNN.
+        cells of an LSTM, and none for an RNN.
         """
         return states[1:] if len(states) > 1 else states * (self.step is not _rnn)
 
@@ -228,8 +226,8 @@ def _gradients(
     ends: States,
 ) -> tuple[Array, ...]:
     """
-    Returns the gradients of x, w, r, b and the initial states. `starts` are the initial
-    states, and `ends` the gradients of the last states.
+    Returns the gradients of x, w, r, b and the initial states. `starts` holds the
+    initial states, and `ends` the gradients of the last states.
     """
     x, w, r, b = weights
     own = _DirectedLayer(op, peers, x, w, r, b)

@@ -33,7 +33,7 @@ def resize_gradient(op: ResizeGradOp, dy: Array) -> Array:
 def _weights(op: ResizeGradOp, axis: int) -> Array:
     """
     Returns the matrix of a resize along `axis`. Element [i, j] is the weight of input
-    element i in result element j. `onnx.Resize` computes this matrix from an identity
+    element i in result element j. `onnx.Resize` of an identity matrix gives this
     matrix.
     """
     size, count = shape_of(op.dx)[axis], shape_of(op.dy)[axis]

@@ -71,8 +71,9 @@ def scan_cost(context: CostContext) -> Cost:
     Returns the cost of a selective scan by a kernel that keeps the states on the chip.
     Operands and results pass through memory once. All arithmetic is in 32-bit floats,
     without the matrix units for 16-bit floats. A gradient has the workspace that the
-    backward of generated packages needs: the states before each of sqrt(T) chunks of
-    the T steps, the states within one chunk, and the intermediate arrays of one step.
+    backward pass of generated packages needs: the states before each of sqrt(T) chunks
+    of the T steps, the states within one chunk, and the intermediate arrays of one
+    step.
     """
     device, element = context.device, context.element_type
     slower = device.peak(element) / min(device.peak(element), device.peak("f32"))

@@ -1,7 +1,7 @@
 """
 The PyTorch expressions of ONNX operators, of communication and of training steps, with
-one file per family. `train` ops whose expression is one template have it on their class
-(`OpFacts`).
+one file per family. A `train` op with a single template as its expression has the
+template on its class (`OpFacts`).
 
 Importing this package registers all emitters.
 """

@@ -159,8 +159,8 @@ def dropped_attention(call: Call) -> str:
 
 def settings(op: FusedAttentionOp) -> list[str]:
     """
-    Returns the settings of an attention op as keyword arguments in source text, without
-    those that have their default.
+    Returns the settings of an attention op that differ from their defaults, as keyword
+    arguments in source text.
     """
     arguments: list[str] = []
     if op.block_count > 1:

@@ -76,8 +76,8 @@ def _innermost_first(before: Sequence[int], after: Sequence[int]) -> list[int]:
 
 def _options(**options: str) -> str:
     """
-    Returns the keyword arguments of a PyTorch call as text. Leaves out PyTorch's
-    defaults: 0 for padding, 1 for others.
+    Returns the keyword arguments of a PyTorch call as text, without PyTorch's defaults:
+    0 for padding, 1 for other arguments.
     """
     return "".join(
         f", {name}={value}"
@@ -120,8 +120,8 @@ def conv(call: Call) -> str:
 
 def _convolve(call: Call, kernel: Sequence[int], n: int) -> str:
     """
-    Returns the text of a function of x and weight that computes the convolution, for
-    quantised convolutions.
+    Returns the source text of a function of x and weight that computes the convolution.
+    Quantised convolutions use it.
     """
     return f"lambda x, w: {_convolution(call, 'x', 'w', 'None', kernel, n)}"
 

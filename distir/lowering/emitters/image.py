@@ -29,7 +29,7 @@ def _floats(call: Call, index: int) -> str:
 def _resize_options(call: Call) -> str | None:
     """
     Returns the mode and options of an `F.interpolate` call that computes exactly the
-    same as the op, as keyword arguments; None if there is no such call.
+    same as the op, as keyword arguments, or None if there is no such call.
     """
     before, after = call.shape(), call.result_shape()
     if after is None or "FLOAT" not in call.element(0):
@@ -58,8 +58,8 @@ def interpolation_mode(
 ) -> str | None:
     """
     Returns the mode of `F.interpolate` that computes exactly the same as an op with
-    these attributes, or None if there is none. `before` and `after` are the shapes of
-    the image. The sampled positions must depend on these shapes only.
+    these attributes, or None if there is no such mode. `before` and `after` are the
+    shapes of the image. The sampled positions must depend on these shapes only.
     """
     if min(before) <= 0 or not 3 <= len(before) <= 5 or before[:2] != after[:2]:
         return None
@@ -189,8 +189,8 @@ def resize_gradient(call: Call) -> str:
 @torch_emitter("train.grid_sample_grad_input", "train.grid_sample_grad_grid")
 def grid_sample_gradient(call: Call) -> str:
     """
-    Returns a call of PyTorch's kernel for either gradient. For the gradient of the
-    image, the kernel gets the image's shape in place of the image.
+    Returns a call of PyTorch's kernel for the gradient of the image or of the grid. For
+    the gradient of the image, the kernel gets the image's shape in place of the image.
     """
     op = call.op
     assert isinstance(op, GridSampleGradOp)

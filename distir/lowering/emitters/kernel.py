@@ -1,6 +1,6 @@
 """
-Emitters of calls of users' kernels. The generated package looks their functions up when
-it runs.
+Emitters of calls of users' kernels. The generated package looks up the functions of the
+kernels when it runs.
 """
 
 from __future__ import annotations

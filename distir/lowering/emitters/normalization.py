@@ -8,8 +8,8 @@ from distir.lowering.emitter import Call, torch_emitter
 
 def _normalized(call: Call) -> tuple[int, ...] | None:
     """
-    Returns the shape of the normalised dimensions if PyTorch's own call computes the
-    same as the op, else None.
+    Returns the shape of the normalised dimensions if PyTorch's own function computes
+    the same as the op, else None.
     """
     axis = call.attribute("axis") % max(call.rank(), 1)
     shape = call.shape()[axis:]
@@ -53,8 +53,8 @@ def batch_normalization(call: Call) -> str:
 
 def _loss(call: Call, function: str) -> str:
     """
-    Returns a call of loss `function` on scores, labels and, if given, weights of the
-    classes.
+    Returns a call of the loss `function` on scores, labels and, if given, weights of
+    the classes.
     """
     weight = f", {call.operand(2)}" if call.has(2) else ""
     ignore = call.attribute("ignore_index")

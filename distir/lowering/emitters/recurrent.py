@@ -61,8 +61,8 @@ def gathered_gradient(call: Call) -> str:
 
 def _written(call: Call, op: GatheredOp, given: list[str]) -> str:
     """
-    Returns a call of the function for a whole layer, or, if the op has mesh axes, of
-    the function for a layer that a group of processes computes.
+    Returns a call of the function that computes a recurrent layer: on one process, or,
+    if the op has mesh axes, on a group of processes.
     """
     module, first = "recurrent", list[str]()
     if op.axes is not None:

@@ -21,7 +21,7 @@ def constant(call: Call) -> str:
 def _or_known(call: Call, method: str, otherwise: str, module: str = "shapes") -> str:
     """
     Returns a call of the tensor method `method` with the shape of the result, if this
-    shape is known. Else returns the template `otherwise`, a call in helper module
+    shape is known. Otherwise returns the template `otherwise`, a call in helper module
     `module`.
     """
     shape = call.result_shape()
@@ -84,7 +84,7 @@ def transpose(call: Call) -> str:
 
 
 def _here(call: Call) -> str:
-    """Returns the keyword argument that puts a new tensor on the current device."""
+    """Returns the keyword argument that creates a new tensor on the current device."""
     return f"device={call.helper('devices')}.here()"
 
 

@@ -1,5 +1,5 @@
 """
-The functions of a rank's program. Repeated ops become functions, so that they are
+The functions of a rank's program. Repeated ops become functions, so that their text is
 written once. Some functions are captured as CUDA graphs or compiled.
 """
 
@@ -48,7 +48,7 @@ def outline(module: ModuleOp) -> None:
 def outline_between_calls(module: ModuleOp) -> None:
     """
     Moves the ops between two calls of layers, such as the head of a model with its
-    loss, into functions of their own, so that `compile_leaves` reaches them.
+    loss, into separate functions, so that `compile_leaves` compiles them.
     """
     taken = set(functions(module))
     for function in reachable_functions(module):
@@ -61,7 +61,7 @@ def outline_between_calls(module: ModuleOp) -> None:
 
 
 def _stays(op: Operation) -> bool:
-    """Whether an op cannot be compiled, or is a kernel of many tensors already."""
+    """Whether an op cannot be compiled, or already is a kernel of many tensors."""
     kinds = CallOp | MessageOp | StateCopiesOp | UpdatesOp | AwaitGradientsOp
     return isinstance(op, kinds) or bool(_reason(op))
 
@@ -71,10 +71,9 @@ def choose_graphs(program: ModuleOp) -> None:
     Decides which functions with `dist.compiled = "cuda_graph"` CUDA can capture as a
     graph.
 
-    A graph is replayed with the same kernels on the same memory, without the host. A
-    function that cannot be captured loses the attribute and gets the reason as
-    `torch.no_graph`. As this is the last step before printing, the program is marked as
-    printable.
+    A graph replays the same kernels on the same memory, without the host. A function
+    that cannot be captured loses the attribute and gets the reason as `torch.no_graph`.
+    As this is the last step before printing, the program is marked as printable.
     """
     program.attributes[PRINTABLE] = UnitAttr()
     known = functions(program)
@@ -88,8 +87,9 @@ def choose_graphs(program: ModuleOp) -> None:
 
 def graphs(program: ModuleOp) -> dict[str, str]:
     """
-    Returns the functions of a per-rank program that were chosen for CUDA graphs, by
-    name: the reason why CUDA cannot capture the function, or an empty text if it can.
+    Returns, by name, the functions of a per-rank program that were chosen for CUDA
+    graphs, each with the reason why CUDA cannot capture it, or an empty text if CUDA
+    can.
     """
     return {
         function.sym_name.data: text_attribute(function.attributes, NO_GRAPH) or ""
@@ -101,9 +101,9 @@ def graphs(program: ModuleOp) -> dict[str, str]:
 
 def compile_leaves(program: ModuleOp) -> None:
     """
-    Marks the functions that call no others for compilation, such as the forward of a
-    layer. The compiler makes their kernels once for all layers. Functions that call
-    others, and those that are captured as CUDA graphs, stay unchanged.
+    Marks the functions that call no other functions for compilation, such as the
+    forward of a layer. The compiler makes their kernels once for all layers. Functions
+    that call others, and functions that are captured as CUDA graphs, stay unchanged.
     """
     for function in reachable_functions(program):
         if COMPILED.of(function.attributes) == CUDA_GRAPH:

@@ -1,7 +1,7 @@
 """
 Replaces groups of ONNX ops in the program of one rank, each by one PyTorch call.
 
-Groups that compute an ONNX operator become this operator first
+Groups that compute an ONNX operator first become this operator
 (`distir.transforms.patterns`). A fusion then looks at one op, the last of its group,
 and replaces the group by an op of the `torch` dialect. Groups are recognised by their
 computation, never by names. The pass is `fuse-operators`.
@@ -61,8 +61,8 @@ def fuse(module: ModuleOp) -> None:
 def _erase_unused(function: FuncOp) -> None:
     """
     Erases computations without side effects whose results are unused. Communication
-    stays, because other ranks take part in it. Ops that are marked to be kept stay,
-    too.
+    stays, because other ranks take part in it. Ops that are marked to be kept also
+    stay.
     """
     for op in reversed(list(function.body.block.ops)):
         removable = (

@@ -31,7 +31,8 @@ def fuse_convolution_gradients(function: FuncOp) -> None:
 
 def _of_input(op: ConvGradWeightOp) -> ConvGradInputOp | None:
     """
-    Returns the op that computes the gradient of the same convolution's input, or None.
+    Returns the op that computes the gradient of the same convolution's input, or None
+    if there is no such op.
     """
     for use in op.dy.uses:
         other = use.operation
@@ -74,7 +75,7 @@ def _is_there(value: SSAValue, op: Operation) -> bool:
 def fuse_look_ups(op: OnnxOp) -> bool:
     """
     Fuses an Add with the gradient of row look-ups that is computed right before it.
-    Returns whether it did.
+    Returns whether it was fused.
     """
     look_ups = op.prev_op
     if op.name != "onnx.Add" or not isinstance(look_ups, GatherGradOp):

@@ -34,11 +34,11 @@ def await_gradients(module: ModuleOp) -> None:
 
     In a program over micro-batches, there is one op for each micro-batch, which returns
     its outputs before its backward. In other programs, one op returns all results that
-    depend on no such gradient. Ops that compute the returned results are moved in front
-    of the op in their order, so that all ranks communicate in the same order. Programs
-    without such arguments are left unchanged. Raises DistIRError if an output does not
-    consist of parts for the micro-batches, or if the schedule runs their backwards out
-    of order.
+    depend on no such gradient. Ops that compute the returned results move in front of
+    the new op and keep their order, so that all ranks communicate in the same order.
+    Programs without such arguments are left unchanged. Raises DistIRError if an output
+    does not consist of parts for the micro-batches, or if the schedule runs their
+    backwards out of order.
     """
     entry = entry_function(module)
     block = entry.body.block
@@ -138,8 +138,8 @@ def _has_parts(op: Operation, count: int) -> bool:
 
 def _insert(await_op: AwaitGradientsOp, first: Operation) -> Sequence[SSAValue]:
     """
-    Inserts `await_op` before `first`. Later ops that its operands depend on are moved
-    in front of it. Returns its results.
+    Inserts `await_op` before `first`, and returns its results. Later ops that compute
+    operands of `await_op` move in front of it.
     """
     block = first.parent_block()
     assert block is not None

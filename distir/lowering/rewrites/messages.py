@@ -1,6 +1,6 @@
 """
-Replaces the collectives that travel in one message by one op, and computes gradients of
-weights where they are sent.
+Replaces the collectives of one message by one op, and computes gradients of weights
+directly in the memory of their message.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _Factor = tuple[SSAValue, bool]
 
 def fuse_messages(module: ModuleOp) -> None:
     """
-    Replaces the collectives of each message by one op, in every function. All-gathers
-    of the entry function whose results update arguments write into the memory of these
-    arguments if possible.
+    Replaces the collectives of each message by one op, in every function. If possible,
+    all-gathers of the entry function whose results update arguments write into the
+    memory of these arguments.
     """
     entry, memory = entry_function(module), SharedMemory.of(module)
     for op in list(entry.body.block.ops):
@@ -74,9 +74,9 @@ def _overwritten(
     bucket: Sequence[InRankForm], entry: FuncOp, memory: SharedMemory
 ) -> list[SSAValue]:
     """
-    Returns the arguments of the program into whose memory the results of `bucket` can
-    be gathered. Each result must update an argument that has no use after the
-    collectives. Returns an empty list unless this holds for all results.
+    Returns the arguments of the program whose memory can take the results of `bucket`.
+    Each result must update an argument that has no use after the collectives. Returns
+    an empty list unless this holds for all results.
     """
     updated = updated_arguments(entry)
     found: list[SSAValue] = []
@@ -111,9 +111,9 @@ def _replace(bucket: Sequence[InRankForm], targets: Sequence[SSAValue] = ()) -> 
 
 def compute_in_messages(module: ModuleOp) -> None:
     """
-    Lets products that a message reduces, such as the gradients of weights, be computed
-    in the memory of the message, so that they are not copied to it. Other tensors of
-    the message are copied. Compiled functions are left as they are.
+    Makes products that a message reduces, such as the gradients of weights, compute
+    directly in the memory of the message, so that they need no copy. Other tensors of
+    the message are copied. Compiled functions stay unchanged.
     """
     for function in functions(module).values():
         if COMPILED in function.attributes:
@@ -155,7 +155,7 @@ def _compute_in(message: MessageOp) -> None:
 def _factors(value: SSAValue, message: MessageOp) -> tuple[_Factor, _Factor] | None:
     """
     Returns the matrices whose product is `value`, an operand of `message`. Returns None
-    if it is no product of two matrices, or is used elsewhere too.
+    if `value` is no product of two matrices, or has another use.
     """
     product = value.owner
     if not isinstance(product, Operation) or len(list(value.uses)) > 1:

@@ -1,6 +1,6 @@
 """
-Fuses products: of a matrix with a weight, with or without a bias, and of tensors with a
-sum.
+Fuses products: of a matrix with a weight, with or without a bias, and of tensors that
+are added to another tensor.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from distir.transforms.patterns.match import (
 def supersede(op: Operation, new: Operation, name: str | None = None) -> None:
     """
     Inserts `new` before `op` and replaces all uses of the result of `op`, which stays
-    without uses. `new` gets the scope and the location of `op`, and its result the name of
-    the old one, or `name` if that has none.
+    in the program. `new` gets the scope and the location of `op`. Its result gets the
+    name of the old result, or `name` if the old result has no name.
     """
     block = op.parent_block()
     assert block is not None
@@ -72,7 +72,7 @@ def _is_float_matmul(op: OnnxOp | None) -> bool:
 def fuse_linear(op: OnnxOp) -> bool:
     """
     Fuses a MatMul with a matrix and an Add of a vector into F.linear. Returns whether
-    it did.
+    they were fused.
     """
     if op.name != "onnx.Add":
         return False
@@ -99,7 +99,9 @@ def fuse_linear(op: OnnxOp) -> bool:
 
 
 def fuse_transposed_linear(op: OnnxOp) -> bool:
-    """Fuses a MatMul with a transposed matrix into F.linear. Returns whether it did."""
+    """
+    Fuses a MatMul with a transposed matrix into F.linear. Returns whether it was fused.
+    """
     if op.name != "onnx.MatMul" or not _is_float_matmul(op):
         return False
     x, weight = op.operands
@@ -118,8 +120,8 @@ def fuse_transposed_linear(op: OnnxOp) -> bool:
 
 def fuse_flattened_linear(op: OnnxOp) -> bool:
     """
-    Fuses a Reshape to a matrix, a Gemm and a Reshape back into F.linear, which works
-    without reshapes. Returns whether it did.
+    Fuses a Reshape to a matrix, a Gemm and a Reshape back into F.linear, which needs no
+    reshapes. Returns whether they were fused.
     """
     if op.name != "onnx.Reshape":
         return False
@@ -155,8 +157,8 @@ def fuse_flattened_linear(op: OnnxOp) -> bool:
 
 def fuse_multiply_add(op: OnnxOp) -> bool:
     """
-    Fuses a Mul of two tensors and an Add into addcmul. Returns whether it did. The
-    factors may be broadcast; they must not be scalars.
+    Fuses a Mul of two tensors and an Add into addcmul. Returns whether they were fused.
+    The factors may be broadcast; they must not be scalars.
     """
     if op.name != "onnx.Add" or not isinstance(element(op.results[0]), AnyFloat):
         return False

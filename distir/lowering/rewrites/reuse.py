@@ -1,7 +1,8 @@
 """
-Lets ops of a rank's program compute into the memory of an operand with no later use.
-This concerns sums, such as those of gradients over micro-batches, all-reduces, and new
-tokens that are written to a cache of inference. The simulator counts their memory in the same way (`OpStep.reusable`).
+Makes ops of a rank's program compute into the memory of an operand without a later use:
+sums, such as those of gradients over micro-batches, all-reduces, and writes of new
+tokens to an inference cache. The simulator counts their memory in the same way
+(`OpStep.reusable`).
 """
 
 from __future__ import annotations
@@ -105,14 +106,13 @@ def _makes_new(op: Operation) -> bool:
 class OwnMemory:
     """
     The operands of a per-rank program's ops whose memory is not needed after the op.
-    They are found in three steps:
+    The analysis has three steps:
 
-    1. For each value, the origins of the memory that it may lie in (`Root`). Callees
+    1. For each value, the origins of the memory that it may share (`Root`). Callees
        come first, so that a call knows which of its operands a result may share memory
        with.
-    2. Memory that lasts: constants, values that are being sent, copied to the host or
-       given to the caller while the program goes on, and values that an unknown op may
-       keep.
+    2. Memory that persists: constants, values that are being sent, copied to the host
+       or given to the caller during the program, and values that unknown ops may keep.
     3. Arguments whose memory no caller needs any more. Callers come first.
     """
 

@@ -2,14 +2,13 @@
 Bundles values that always travel together into one value: a list that a function
 returns or takes.
 
-Every tensor that a layer's forward saves for its backward is a result and an argument
-of its own. If the same calls take all of them, they are packed once, in the function
-that computes them, and unpacked in the function that needs them. Functions between pass
-on one value.
+Each tensor that a layer's forward saves for its backward is a separate result and
+argument. If the same calls take all these tensors, the forward packs them once, and the
+backward unpacks them. Functions in between pass on one value.
 
 The caller of a Python function holds its arguments until the function returns.
-Therefore the callee empties a bundle that has no use after the call. The tensors that a
-layer's forward saved are thus freed one by one during its backward.
+Therefore the callee empties a bundle that has no use after the call. Thus a layer's
+backward frees the tensors that the forward saved one by one.
 """
 
 from __future__ import annotations
@@ -81,8 +80,8 @@ class _Interface:
     def bundle_results(self) -> bool:
         """
         Packs results that go to the same calls into one bundle, and returns whether
-        there were any. At fewer than half of the function's call sites, the results may
-        have other uses.
+        there were such results. At fewer than half of the function's call sites, the
+        results may have other uses.
         """
 
         def key(index: int) -> Hashable:
@@ -100,8 +99,8 @@ class _Interface:
 
     def return_bundle(self) -> bool:
         """
-        If the function returns all values of a bundle that it unpacks, makes it return
-        the bundle. Returns whether there was such a bundle.
+        If the function unpacks a bundle and returns all its values, makes it return the
+        bundle instead. Returns whether there was such a bundle.
         """
         returned = return_op(self.function)
         for op in self.function.body.block.ops:
@@ -119,8 +118,9 @@ class _Interface:
         self, group: Sequence[int], value: SSAValue, hints: Sequence[str]
     ) -> None:
         """
-        Makes the function return the bundle `value` in place of the results `group`,
-        and its callers unpack the bundle. `hints` are names for the unpacked values.
+        Makes the function return the bundle `value` in place of the results with the
+        indices `group`, and its callers unpack the bundle. `hints` are names for the
+        unpacked values.
         """
         operands = list(return_op(self.function).operands)
         places = _places(len(operands), group)
@@ -146,8 +146,8 @@ class _Interface:
 
     def _users(self, value: SSAValue) -> Hashable:
         """
-        Returns a key for the calls that use a value, or None if anything else uses it,
-        or one op uses it twice.
+        Returns a key for the calls that use a value, or None if another op uses the
+        value, or if one op uses it twice.
         """
         found: dict[Operation, Hashable] = {}
         for use in value.uses:
@@ -191,8 +191,8 @@ class _Interface:
     def bundle_arguments(self) -> bool:
         """
         Packs arguments that come from the same call into one bundle, and returns
-        whether there were any. At fewer than half of the function's call sites, the
-        arguments may come from elsewhere.
+        whether there were such arguments. At fewer than half of the function's call
+        sites, the arguments may come from elsewhere.
         """
 
         def key(index: int) -> Hashable:
@@ -242,7 +242,7 @@ class _Interface:
     def _take(self, group: Sequence[int], bundle: BlockArgument) -> None:
         """
         Makes the function take `bundle`, its last argument, in place of the arguments
-        `group`, and its callers pack the bundle.
+        with the indices `group`, and its callers pack the bundle.
         """
         block = self.function.body.block
         bundle.name_hint = SAVED
@@ -334,11 +334,11 @@ def release_saved_tensors(module: ModuleOp) -> None:
 
 class _Ownership:
     """
-    The bundles of a program, and who may still use them.
+    Determines which bundles of a program other functions may still use.
 
-    `borrowed` are the bundles that a function must leave as they are, because others
-    may use them later. The set is computed as a fixed point, from the empty set.
-    `escaping` are the arguments that a function returns or puts into another bundle.
+    `borrowed` are the bundles that a function must not empty, because others may use
+    them later. The set is computed as a fixed point, from the empty set. `escaping` are
+    the arguments that a function returns or puts into another bundle.
     """
 
     def __init__(self, module: ModuleOp):
@@ -375,7 +375,10 @@ class _Ownership:
         return self.known[call.callee.string_value()]
 
     def _found(self, function: FuncOp) -> Iterator[SSAValue]:
-        """Yields the borrowed bundles that the ops of a function reveal."""
+        """
+        Yields bundles that an op of the function shows to be borrowed: others may use
+        them later.
+        """
         for op in function.body.block.ops:
             if isinstance(op, UnpackOp):
                 yield from filter(_is_bundle, op.outputs)
@@ -402,8 +405,8 @@ class _Ownership:
 
     def _is_given_back(self, value: SSAValue) -> bool:
         """
-        Whether the caller is the only one that can use bundle `value` after a function
-        has returned it.
+        Whether only the caller can use the bundle `value` after a function has returned
+        it.
         """
         users = [use.operation for use in value.uses]
         others = [op for op in users if not isinstance(op, ReturnOp)]

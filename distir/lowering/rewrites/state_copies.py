@@ -1,7 +1,7 @@
 """
-Fuses copies of optimizer states between the host and the device. States live on the
-host as arguments of the program. Neighbouring copies become one call, which stores new
-states over the old ones.
+Fuses copies of optimizer states between the host and the device. States are arguments
+of the program in the host's memory. Neighbouring copies become one call, which stores
+new states over the old ones.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ class UpdateFuser:
 
     def _in_place(self, op: UpdateOp) -> tuple[str, ...]:
         """
-        Returns, for each result of the update, whether the operand that it replaces is
-        kept, reused or overwritten.
+        Returns, for each result of the update, whether the operand that the result
+        replaces is kept, reused or overwritten.
         """
         places = op.REPLACED[: len(op.results)]
         return tuple(
@@ -144,10 +144,10 @@ class UpdateFuser:
 
 def _is_grouped(op: UpdateOp) -> bool:
     """
-    Whether an update waits for others, so that one call computes all of them. Updates
-    in several steps, and updates of states that are stored in a narrower type, are
-    computed at once. Otherwise the results of the steps and the wide states of all
-    parameters would be in memory together.
+    Whether an update waits for other updates, so that one call computes all of them.
+    Updates in several steps, and updates of states that are stored in a narrower type,
+    are computed at once, because the intermediate results or wide states of all
+    parameters would take memory together.
     """
     replaced = [op.operands[i] for i in op.REPLACED[: len(op.results)] if i is not None]
     return op.IS_WHOLE and not any(

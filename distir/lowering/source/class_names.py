@@ -1,5 +1,5 @@
 """
-The names that a class gives to its methods: of values, and paths of members, children
+The names in the methods of a class: variables of values, and paths of members, children
 and process groups.
 """
 
@@ -27,7 +27,7 @@ from distir.transforms.repeats.naming import VARYING
 
 def overwritten_by_updates(entry: FuncOp) -> dict[SSAValue, int]:
     """
-    Returns the values that overwrite arguments of `entry`, each with the index of the
+    Returns the values that overwrite arguments of `entry`, each with the index of its
     argument.
     """
     return {
@@ -41,9 +41,9 @@ def overwritten_by_updates(entry: FuncOp) -> dict[SSAValue, int]:
 
 class ClassNames:
     """
-    The names in one class, and the needs of its text that follow from their use.
-    `meshes` and `constants` hold the attributes that the class must set. `uses_numbers`
-    says whether it needs the indices of processes.
+    The names in one class, and the attributes that their use requires. `meshes` and
+    `constants` hold the attributes that the class must set. `uses_numbers` tells
+    whether the class needs the indices of processes.
     """
 
     def __init__(self, program: RankClasses, cls: ModuleClass):
@@ -60,8 +60,8 @@ class ClassNames:
     def hint(self, value: SSAValue) -> str:
         """
         Returns a suggested name for a value: its name hint, or the hint of the
-        corresponding value in a called function or in the caller. If there is none,
-        returns the name of the op that computes it.
+        corresponding value in a called function or in the caller. Without a hint,
+        returns the name of the op that computes the value.
         """
         # The argument of a function that was entered by a call is that call's operand.
         entered: list[CallOp] = []
@@ -137,8 +137,8 @@ class ClassNames:
 
     def child_path(self, call: CallOp) -> Path | None:
         """
-        Returns the path of the object whose method is called, or None if it is this
-        object.
+        Returns the path of the object whose method is called, or None for the object
+        itself.
         """
         if call not in self.program.classes.child:
             return None
@@ -171,10 +171,7 @@ class ClassNames:
         return sorted(found, key=lambda p: int(p[-1]))  # as they are made
 
     def shown_scope(self, scope: str) -> str:
-        """
-        Returns a scope as a comment in a method shows it: without the scope of the
-        class.
-        """
+        """Returns a scope for a comment in a method: without the scope of the class."""
         parts = scope.split(".")
         own = self.scope.split(".") if self.scope else []
         return ".".join(parts[len(own) :] if parts[: len(own)] == own else parts)
@@ -220,10 +217,10 @@ class ClassNames:
     ) -> str | None:
         """
         Returns a short expression for all parameters, or for all states of one kind, of
-        several children in a list, or None if there is none. `start` is the expression
-        of the list, and `numbers` are the indices of the children. `ends` are the paths
-        of the tensors inside of each child; they must be exactly the parameters or
-        states that the child's class declares.
+        several children in a list, or None if there is no such expression. `start` is
+        the expression of the list, and `numbers` are the indices of the children.
+        `ends` are the paths of the tensors inside each child; they must be exactly the
+        parameters or states that the child's class declares.
         """
         for other, paths in self.layout.children.items():
             known = {expression(path) for path in paths}
@@ -237,10 +234,7 @@ class ClassNames:
 
 
 def number_range(keys: Sequence[str]) -> str:
-    """
-    Returns an expression for the integers that the texts `keys` stand for, to use in a
-    loop.
-    """
+    """Returns an expression to iterate over the integers in the texts `keys`."""
     numbers = [int(key) for key in keys]
     first, last = numbers[0], numbers[-1]
     if numbers == list(range(first, last + 1)):
@@ -252,8 +246,8 @@ def number_range(keys: Sequence[str]) -> str:
 
 def _scope_of_all(known: Sequence[FuncOp]) -> str:
     """
-    Returns the common scope of all ops of a class's functions, up to its last part that
-    differs between instances, or an empty text if no part does.
+    Returns the common scope of all ops of a class's functions, up to the last part that
+    differs between instances, or an empty text if no part differs.
     """
     scopes = [scope_of(op) for f in known for op in f.body.block.ops]
     split = [scope.split(".") for scope in scopes if scope]

@@ -35,8 +35,8 @@ class ClassSource:
     - `overwritten`: for each result that overwrites an argument, the index of the
       argument.
     - `given`: the indices of the results that the program gives before it takes the
-      arguments `awaited`, which are gradients of results; both in `parts` parts, for the
-      micro-batches.
+      arguments `awaited`, which are gradients of results; both in `parts` parts, for
+      the micro-batches.
     - `graphs`: functions that were chosen for CUDA graphs, each with the reason why it
       is not captured, or an empty text if it is.
     """
@@ -162,8 +162,8 @@ class ClassWriter:
 
 def _documented(cls: ModuleClass, program: RankClasses) -> str:
     """
-    Returns the docstring line of a class, which names the list that its instances
-    belong to.
+    Returns the docstring line of a class. The line names the list that contains its
+    instances.
     """
     layout = program.layout.of[cls]
     start = ".".join(layout.source[:-1])

@@ -42,8 +42,8 @@ class ModuleClass:
     - `functions`: its methods;
     - `instances`: for each instance, the program's arguments that it holds, in the
       order of members;
-    - `positions`: for each method, the index of the member for each argument position
-      that is a member;
+    - `positions`: for each method, the member's index for each argument position that
+      is a member;
     - `children`: for each class of children, the children of each instance, as indices
       of instances of that class.
     """
@@ -62,7 +62,7 @@ class ModuleClass:
 
 class _Rejected(Exception):
     """
-    Raised for functions that cannot have members, and must get their weights as
+    Raised for functions that cannot have members, and must take their weights as
     arguments instead.
     """
 
@@ -74,11 +74,10 @@ class _Rejected(Exception):
 @dataclass
 class Classes:
     """
-    The classes of a program, with the class of the whole program first.
-
-    `of` gives the class of each function. `child` gives, for a call of a child's
-    method, the index of the child among the children of the same class; it has no entry
-    for calls of methods of the same object.
+    The classes of a program, with the class of the whole program first. `of` gives the
+    class of each function. `child` gives, for a call of a child's method, the index of
+    the child among the children of the same class. Calls of methods of the same object
+    have no entry in `child`.
     """
 
     classes: list[ModuleClass]
@@ -103,7 +102,7 @@ class Classes:
 
 
 class _Finder:
-    """Finds the classes of a program. Functions in `plain` get no members."""
+    """Finds the classes of a program. Functions in `plain` have no members."""
 
     def __init__(self, module: ModuleOp, plain: set[FuncOp]):
         self.known = functions(module)
@@ -205,7 +204,7 @@ class _Finder:
         """
         Makes a function a method of the class that has the same instances. Returns
         False if no class holds any of its weights. Raises _Rejected if only some of the
-        instances or members fit.
+        instances or members match.
         """
         instances = self._instances(function)
         owners = [
@@ -264,7 +263,7 @@ class _Finder:
     def _place_single(self, function: FuncOp) -> None:
         """
         Makes a function with one instance a method of the class that calls it. If
-        several classes call it, it gets a class of its own.
+        several classes call it, gives it a separate class.
         """
         callers = {
             self.of[caller]

@@ -1,5 +1,6 @@
 """
-Writes constants: short ones as Python expressions, others into a file of the package.
+Writes constants: short constants as Python expressions, other constants into a file of
+the package.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class WrittenConstants:
 def _computed(array: npt.NDArray[Any], dtype: str) -> str | None:
     """
     Returns an expression for an array of one repeated number, or for a long array of
-    integers with equal steps; None for other arrays.
+    integers with equal steps. Returns None for other arrays.
     """
     flat, shape = array.reshape(-1), tuple(array.shape)
     if not array.size:

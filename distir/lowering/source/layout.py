@@ -19,8 +19,9 @@ from distir.lowering.source.text import sanitized
 @dataclass
 class ClassLayout:
     """
-    The paths in a class: those of its `members` by index, and those of its `children`
-    by their class. `source` is the name of the first instance in the source model.
+    The paths in a class: the paths of its `members` by index, and the paths of its
+    `children` by their class. `source` is the name of the first instance in the source
+    model.
     """
 
     source: Path
@@ -127,8 +128,8 @@ class ModuleLayout:
     ) -> tuple[Path, list[str]]:
         """
         Returns the common start of the names of instances `numbers` of class `other`,
-        and the number that follows it in each name. If any of these is missing or two
-        are equal, returns no numbers.
+        and the number that follows it in each name. If a number is missing or two
+        numbers are equal, returns an empty list of numbers.
         """
         starts: list[Path] = []
         for number in numbers:
@@ -146,12 +147,15 @@ class ModuleLayout:
 def other_first(cls: ModuleClass, other: ModuleClass) -> int:
     """
     Returns the index, among the children of the first instance of `cls`, of the first
-    instance of `other`; 0 if it is not among them.
+    instance of `other`. Returns 0 if it is not among them.
     """
     numbers = cls.children[other][0]
     return numbers.index(0) if 0 in numbers else 0
 
 
 def word(text: str) -> str:
-    """Returns `text` as a lower-case identifier, or "part" if nothing is left."""
+    """
+    Returns `text` as a lower-case identifier, or "part" if `text` has no usable
+    character.
+    """
     return sanitized(text).lower() or "part"

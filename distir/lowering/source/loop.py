@@ -40,9 +40,9 @@ class Loop:
     def _find_given_away(self) -> None:
         """
         Finds the values that the method uses for the last time in this loop, each as an
-        operand of one iteration. They are to be freed in this iteration. Values without
-        another use in the loop are put into `released`; their variables are deleted
-        before the loop.
+        operand of one iteration, which then frees the value. Values without another use
+        in the loop are put into `released`; their variables are deleted before the
+        loop.
         """
         run, method = self.run, self.method
         given = {method.key(v) for values in run.given.values() for v in values}
@@ -156,8 +156,8 @@ class Loop:
     def _taken(self) -> dict[int, str]:
         """
         Returns, by position, the argument text for operands that come from lists. If
-        one `*` passes several operands, the first gets the text and the others an empty
-        one.
+        one `*` passes several operands, the first operand gets the text and the others
+        get an empty text.
         """
         by_source: dict[tuple[ValueList, bool], list[tuple[int, int]]] = defaultdict(
             list

@@ -30,7 +30,7 @@ in a list.
 
 class Method:
     """
-    Writes `function` as the method `name` of a class; `writer` gives the names in this
+    Writes `function` as the method `name` of a class. `writer` gives the names in this
     class.
     """
 
@@ -97,9 +97,9 @@ class Method:
 
     def _frees(self, argument: BlockArgument) -> bool:
         """
-        Whether the method deletes `argument` after its last use. This holds for
-        tensors, because a caller may have given up its own reference. It does not hold
-        for the entry function, because the caller of the program keeps its arguments.
+        Whether the method deletes `argument` after its last use. Holds for tensors,
+        because a caller may have given up its own reference, but not for the entry
+        function, because the caller of the program keeps its arguments.
         """
         return (
             self.function is not self.writer.program.entry
@@ -159,8 +159,9 @@ class Method:
 
     def _annotated(self) -> list[str]:
         """
-        Returns the lines of the body. A line that comes from another line of the user's
-        module than the one before ends in a comment with the file's name, in its folder.
+        Returns the lines of the body. Where the source line in the user's module
+        changes, a line ends in a comment with this place: the file's name, in its
+        folder, and the line.
         """
         lines, last = list(self.lines), ""
         for at, source in sorted(self.sources.items()):
@@ -212,8 +213,8 @@ class Method:
     def _give_away(self, call: CallOp, dying: list[Key]) -> list[Key]:
         """
         Moves tensors into a list from which the call takes them, so that the called
-        method can free them before it ends. This concerns tensors whose last use in
-        this method is the call, and that the called method does not need until its end.
+        method can free them before it ends. Applies to tensors whose last use in this
+        method is the call, and that the called method does not need until its end.
         Returns the values that must still be deleted after the call.
         """
         operands = list(call.operands)
@@ -231,9 +232,9 @@ class Method:
 
     def _hand_out(self, op: AwaitGradientsOp, dying: list[Key]) -> list[Key]:
         """
-        Moves results of the program that it needs no longer into a list, from which its
-        caller takes them, so that the caller alone holds them. Returns the values that
-        must still be deleted.
+        Moves results of the program that this method no longer needs into a list, from
+        which the caller takes them, so that only the caller holds them. Returns the
+        values that must still be deleted.
         """
         operands = list(op.operands)
         given = [
@@ -245,8 +246,8 @@ class Method:
 
     def _move(self, given: Sequence[SSAValue], dying: list[Key]) -> list[Key]:
         """
-        Moves values from their variables into a list, from which the next expression takes
-        them. Returns those of the values `dying` that must still be deleted.
+        Moves values from their variables into a list, from which the next expression
+        takes them. Returns the values in `dying` that must still be deleted.
         """
         if not given:
             return dying
@@ -260,9 +261,9 @@ class Method:
     def _take_from_lists(self, call: CallOp, at: int) -> None:
         """
         Passes tensors to the call by `pop()` from the ends of the lists that hold them,
-        so that the called method can free them before it ends. This concerns tensors
-        whose last use in this method is the call, and that the called method does not
-        need until its end.
+        so that the called method can free them before it ends. Applies to tensors whose
+        last use in this method is the call, and that the called method does not need
+        until its end.
         """
         if self.plan.lists.keys().isdisjoint(call.operands):
             return
@@ -354,7 +355,7 @@ class Method:
     def _reused(self, op: Operation, dying: Sequence[Key]) -> SSAValue | None:
         """
         Returns an operand whose variable the result of an op can take over, or None.
-        The operand has no later use, and the result has no name of its own.
+        Such an operand has no later use, and the result has no name.
         """
         if len(op.results) != 1 or op.results[0] in dying:
             return None
@@ -442,9 +443,9 @@ class Method:
 
 def _is_freed(argument: BlockArgument, callee: FuncOp) -> bool:
     """
-    Whether a method continues after its last use of `argument`, so that the argument
-    can be freed early. Always true for an outlined repeat, which is a part of its
-    caller.
+    Whether a method continues after its last use of `argument`, so that freeing the
+    argument early saves memory. Always true for an outlined repeat, which is a part of
+    its caller.
     """
     if REPEAT in callee.attributes:
         return True

@@ -42,7 +42,7 @@ class Expression:
         return self.start if self.index is None else self.at(str(self.index))
 
     def at(self, index: str) -> str:
-        """Returns the expression with `index`, as text, in place of its own index."""
+        """Returns the expression with its index replaced by the text `index`."""
         return f"{self.start}[{index}]{self.end}"
 
 
@@ -126,7 +126,7 @@ def _follows(items: Sequence[Expression], at: int, period: int, count: int) -> b
 def _generator(items: Sequence[Expression], count: int, all_of: AllOf) -> str:
     """
     Returns a generator expression for a pattern that repeats `count` times. `items` are
-    its first two periods.
+    the first two periods of the pattern.
     """
     period = len(items) // 2
     first, second = items[:period], items[period:]
@@ -163,7 +163,7 @@ def _descends(first: Expression, second: Expression) -> bool:
 def _slice(first: Expression, second: Expression, count: int) -> str:
     """
     Returns the slice of `count` elements that begins with the element of `first` and
-    goes in the direction of the element of `second`.
+    continues towards the element of `second`.
     """
     at = first.index or 0
     if not _descends(first, second):
@@ -174,8 +174,8 @@ def _slice(first: Expression, second: Expression, count: int) -> str:
 
 def _index(first: int, low: int, count: int, descends: bool) -> str:
     """
-    Returns the text of an index that starts at `first` and goes up or down, in terms of
-    `i`, which counts up from `low`.
+    Returns the text of an index that starts at `first` and goes up or down, as an
+    expression of `i`, which counts up from `low`.
     """
     if descends:
         return f"{first + low} - i"
@@ -191,7 +191,7 @@ Key = SSAValue | ValueList
 
 class MethodNames:
     """
-    The `ValueNames` of a method's ops, in a class whose names are `writer`.
+    The names in one method of the class whose names are `writer`, as a `ValueNames`.
 
     - `plan`: the method's statements;
     - `variables`: the local variables that hold one value each, including arguments

@@ -2,7 +2,7 @@
 Paths of the tensors and modules inside of a generated program, such as
 `transformer.h.3.attn.weight`.
 
-Names of the source model are only labels. Paths are distinct and valid Python for any
+Paths follow the names of the source model, and are distinct and valid Python for any
 names.
 """
 
@@ -69,7 +69,7 @@ def expression(path: Iterable[str], start: str = "self") -> str:
 
 
 def common_start(paths: Sequence[Path]) -> Path:
-    """Returns the longest path with which all `paths` begin."""
+    """Returns the longest path that all `paths` begin with."""
     found: list[str] = []
     for parts in zip(*paths, strict=False):
         if len(set(parts)) > 1:
@@ -81,8 +81,8 @@ def common_start(paths: Sequence[Path]) -> Path:
 @dataclass
 class PathTree:
     """
-    The paths below one module. Each part of a path is either a scope with parts of its
-    own, or a leaf.
+    The paths below one module. Each part of a path is either a scope with further
+    parts, or a leaf.
     """
 
     names: Names = field(default_factory=lambda: Names(MODULE_ATTRIBUTES))
@@ -125,8 +125,8 @@ class PathTree:
 
     def size(self, path: Path) -> int:
         """
-        Returns the number of parts of the scope at `path`, which consists of names that
-        `add` has returned; 0 if there is no such scope.
+        Returns the number of parts of the scope at `path`, or 0 if there is no such
+        scope. `path` consists of names that `add` has returned.
         """
         tree = self
         for part in path:

@@ -36,8 +36,8 @@ class ClassTexts:
     def add(self, hint: str, body: str) -> str:
         """
         Adds a class with text `body`, which begins at the parenthesis of its base, and
-        returns its name. The name is `hint`, with a number if a class of another text
-        has it. If a class of the same text has the name already, it is used again.
+        returns its name: `hint`, with a number if another class has this name. A class
+        with the same text is reused.
         """
         name, count = hint, 1
         while self.texts.setdefault(name, body) != body:
@@ -120,8 +120,8 @@ class RankClasses:
 
 def _words(cls: ModuleClass) -> str:
     """
-    Returns the common first words of the names of a class's functions, or the whole
-    name of the first function if they have none in common.
+    Returns the common first words of the names of a class's functions. Without common
+    words, returns the whole name of the first function.
     """
     split = [sanitized(f.sym_name.data).split("_") for f in cls.functions]
     common: list[str] = []

@@ -3,7 +3,7 @@ Finds successive calls of one function that can be written as a loop.
 
 In iteration i, each operand is one of these: the same value as in all other iterations,
 a result of iteration i - 1, or element i of a list (backwards: element n - 1 - i).
-Results that are used outside of the next iteration are collected in lists.
+Lists collect results that are used outside of the next iteration.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from distir.lowering.emitter import known_constant
 class ValueList:
     """
     A Python list with one item for each iteration: a value, or a tuple of several
-    values. `name` is set when the list is written; `hint` is the value that the list is
-    named after.
+    values. `name` is set when the list is written. `hint` is the value that gives the
+    list its name.
     """
 
     items: list[tuple[SSAValue, ...]]
@@ -54,7 +54,7 @@ class CallRun:
       iterations;
     - `inputs`: for each carried operand that is used outside of the loop, the list that
       collects its values;
-    - `outputs`: the results that one list collects in all iterations, and this list, or
+    - `outputs`: the results that a list collects in all iterations, and this list, or
       None;
     - `last`: the results that are used after the last iteration only.
     """
@@ -88,7 +88,7 @@ class MethodPlan:
 def plan(function: FuncOp, members: dict[CallOp, set[int]]) -> MethodPlan:
     """
     Returns the statements of a function. `members` gives, for each call, the operands
-    that the callee holds as members; these are not passed.
+    that the callee holds as members and the call does not pass.
     """
     block = function.body.block
     ops = [op for op in block.ops if not _prints_nothing(op)]
@@ -130,7 +130,7 @@ class _Planner:
     def plan(self) -> list[Operation] | None:
         """
         Makes the statements. Returns the first group of calls that cannot be a loop, or
-        None if there is none.
+        None if all groups can.
         """
         for group in self.groups:
             calls = [op for op in group if isinstance(op, CallOp)]
@@ -186,8 +186,8 @@ class _Planner:
 
     def _results(self, run: CallRun, inside: set[Operation]) -> bool:
         """
-        Decides which variables and lists get the results of a loop. Returns whether the
-        loop can be written.
+        Chooses the variables and lists that hold the results of a loop. Returns whether
+        the loop can be written.
         """
         calls, carried = run.calls, run.carried
         grouped: dict[frozenset[int], list[int]] = {}

@@ -1,6 +1,6 @@
 """
-Writes Python text safely. Identifiers hide nothing, literals cannot end early, comments
-stay on one line, and long lines are broken.
+Writes Python text safely: identifiers shadow nothing, literals cannot end early,
+comments stay on one line, and long lines are broken.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MARKS = re.compile(
 
 def broken(line: str) -> list[str]:
     """
-    Returns a line of code as a list of lines: several if it is too long and ends in a
-    call or a list, else one.
+    Returns a line of code as a list of lines: several if the line is too long and ends
+    in a call or a list, else one.
     """
     ends = line.rstrip(":,")
     if len(line) <= WIDTH or not ends or ends[-1] not in _CLOSING:
@@ -112,8 +112,8 @@ def _items(text: str) -> list[str]:
 
 def filled(start: str, items: Sequence[str], end: str = "") -> list[str]:
     """
-    Returns `start`, the items separated by commas, and `end` in one line. If that is
-    too long, the items are in brackets on several lines.
+    Returns `start`, the items separated by commas, and `end` in one line. If the line
+    is too long, the items are in brackets on several lines.
     """
     line = f"{start}{', '.join(items)}{end}"
     if len(line) <= WIDTH or not items:
@@ -132,8 +132,8 @@ def filled(start: str, items: Sequence[str], end: str = "") -> list[str]:
 def chained(lines: list[str], name: str, written: str) -> bool:
     """
     Merges `name = name.method(...)` into the line that computed `name`, and returns
-    whether it did. The line must be a call. If the method copies data, the line must be
-    the last.
+    whether it was merged. The line must be a call. If the method copies data, the line
+    must be the last.
     """
     word = re.compile(rf"\b{name}\b")
     for at in range(len(lines) - 1, -1, -1):
@@ -163,7 +163,7 @@ _LIMIT = 60
 def sanitized(text: str) -> str:
     """
     Returns a Python identifier from the ASCII letters, digits and single underscores of
-    `text`, without a leading underscore, or an empty text if nothing is left.
+    `text`, without a leading underscore, or an empty text if no character remains.
     """
     kept = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")[:_LIMIT].strip("_")
     return f"v{kept}" if kept[:1].isdigit() else kept
@@ -171,8 +171,8 @@ def sanitized(text: str) -> str:
 
 def comment(text: str) -> str:
     """
-    Returns `text` in a form that fits into a comment: other characters than printable
-    ASCII become question marks.
+    Returns `text` in a form that fits into a comment: question marks replace characters
+    other than printable ASCII.
     """
     return "".join(c if " " <= c <= "~" else "?" for c in text)
 

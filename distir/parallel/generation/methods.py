@@ -26,7 +26,9 @@ MakeGeneration = Callable[[ServingSizes], Generation]
 
 
 class GenerationMethods(BatchMethods):
-    """A parallel module that generates tokens with the values of its parameters of now."""
+    """
+    A parallel module that generates tokens with the current values of its parameters.
+    """
 
     _program: RankProgram
     _stored: StoredValues
@@ -45,22 +47,23 @@ class GenerationMethods(BatchMethods):
     ) -> torch.Tensor | list[list[int]]:
         """
         Generates tokens greedily: each new token is the one with the largest logit. The
-        result is that of `generate` of the source module, a Hugging Face model, with
-        the parameters of now and `do_sample=False`.
+        result equals `generate` of the source module, a Hugging Face model, with the
+        current parameters and `do_sample=False`.
 
-        `input_ids` are the prompts of all ranks, the same on every rank, and so is the
-        result. Lists of token ids give lists: each prompt, followed by its new tokens.
-        A tensor [batch, tokens] gives a tensor: its rows, followed by the new tokens. Of
-        a tensor, `attention_mask` [batch, tokens] is 0 for padding, on the left. Of an
-        encoder-decoder the start token takes the place of the prompt.
+        `input_ids` are the prompts of all ranks. They and the result are the same on
+        every rank. Lists of token ids give lists: each prompt, followed by its new
+        tokens. A tensor [batch, tokens] gives a tensor: its rows, followed by the new
+        tokens. `attention_mask` [batch, tokens] is 0 for padding on the left of a
+        tensor. In the result of an encoder-decoder, the start token replaces the
+        prompt.
 
-        A sequence ends with a token of `eos_token_id`, by default that of the model's
+        A sequence ends with a token of `eos_token_id`, by default from the model's
         `generation_config`, and is followed by `pad_token_id` in a tensor.
 
         The first call makes the programs of prefill and decode, for prompts and caches
-        of multiples of 64 tokens. Later calls use them if the sizes are the same. Every
-        rank must call this. Raises DistIRError if the module does not generate tokens,
-        or if the arguments do not fit.
+        of multiples of 64 tokens. Later calls with the same sizes reuse them. Every
+        rank must call this method. Raises DistIRError if the module does not generate
+        tokens, or if the arguments do not fit.
         """
         stop, pad = self._ends(eos_token_id, pad_token_id)
         rows = _rows(input_ids, attention_mask)
@@ -95,7 +98,9 @@ class GenerationMethods(BatchMethods):
         return frozenset(stop), (stop[0] if stop else 0) if pad is None else pad
 
     def _generation(self, rows: Prompts, new: int, has_encoder: bool) -> Generation:
-        """Returns the programs for these prompts, made before or now."""
+        """
+        Returns the programs for these prompts, and makes them if they do not exist yet.
+        """
         if new < 1:
             raise DistIRError(f"generate: max_new_tokens is {new}; give at least 1")
         longest = max(map(len, rows))
@@ -122,7 +127,7 @@ class GenerationMethods(BatchMethods):
     def _generated(
         self, made: Generation, rows: Prompts, new: int, stop: frozenset[int]
     ) -> list[list[int]]:
-        """Returns the prompts with their new tokens, as the package's generator does."""
+        """Returns the prompts, each followed by its new tokens."""
         module: Any = made.package.module("generation")
         held = dict[str, torch.Tensor]()
         named: Mapping[str, torch.Tensor] = {
@@ -151,8 +156,8 @@ def _rows(
     input_ids: torch.Tensor | Prompts, mask: torch.Tensor | None
 ) -> list[list[int]]:
     """
-    Returns prompts as lists of tokens without padding. Raises DistIRError if they are
-    none, or if padding is not on their left.
+    Returns prompts as lists of tokens without padding. Raises DistIRError if
+    `input_ids` are no prompts, or if padding is not on their left.
     """
     if not isinstance(input_ids, torch.Tensor):
         rows = [list(row) for row in input_ids]

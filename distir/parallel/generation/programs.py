@@ -31,7 +31,7 @@ PREFILL_PROGRAM = "prefill_program"
 class Generation:
     """
     The programs of prefill and decode on this rank, for sequences of `sizes`, and the
-    `package` that has both.
+    `package` that contains both.
     """
 
     package: Package
@@ -41,7 +41,10 @@ class Generation:
 
     @staticmethod
     def of(folder: Path, device: torch.device, sizes: ServingSizes) -> Generation:
-        """Returns the programs of the package in `folder`. Every rank must call this."""
+        """
+        Returns the programs of the package in `folder`. Every rank must call this
+        method.
+        """
         package = Package(folder)
         prefill, decode = (
             RankProgram(package, device, program=program)
@@ -61,7 +64,7 @@ def generation_package(
     Returns the files, by name, of the package with which a Hugging Face model generates
     tokens. Parameters have the layouts of the first program of the module
     (`request.chosen`). Raises DistIRError if the model has no steps of generation, or
-    if they cannot be distributed so.
+    if they cannot be distributed in these layouts.
     """
     _check(request)
     own = request.distribution
@@ -78,7 +81,7 @@ def generation_package(
 
 
 def _check(request: Request) -> None:
-    """Raises DistIRError for options of a module with which it cannot generate."""
+    """Raises DistIRError if the options of a module exclude generation."""
     forward = request.forward
     refused = {
         "a schedule script": forward.script,
@@ -96,7 +99,10 @@ def _check(request: Request) -> None:
 
 
 def _imported(module: Any, sizes: ServingSizes, request: Request) -> ImportedModel:
-    """Imports prefill and decode as one program with two entries. Raises DistIRError."""
+    """
+    Imports prefill and decode as one program with two entries. Raises DistIRError if
+    the model cannot be imported.
+    """
     from distir.frontends.imported_model import joined_models
     from distir.frontends.torch.serving.importer import import_serving
 

@@ -1,1 +1,3 @@
-"""Padding of sequences, so that a module needs programs for a few lengths only."""
+"""
+Padding of sequences. With padding, a module needs programs for only a few lengths.
+"""

@@ -1,4 +1,6 @@
-"""Compares a module on padded sequences with the module on the sequences themselves."""
+"""
+Compares the results of a module on padded sequences with its results without padding.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,10 @@ from distir.parallel.step_check import loss_of_output
 @dataclass
 class PaddingCheck:
     """
-    Checks, at the first call that is padded, that padding does not change the result.
-    On rank 0, the source module of `inputs` runs on the rank's own part of the batch
-    twice: as given and padded. If it was freed, it has random values. The losses are
-    compared, or the outputs if the caller computes the loss.
+    Checks, at the first padded call, that padding does not change the result. On rank
+    0, the source module of `inputs` runs on the rank's own part of the batch twice:
+    without and with padding. A source module that was freed runs with random values.
+    The check compares the losses, or the outputs if the caller computes the loss.
     """
 
     loss: Loss
@@ -51,8 +53,8 @@ class PaddingCheck:
         """
         Checks a call. `given` holds the inputs and labels by name, and `padded` holds
         them after padding. With `has_labels`, the last of `args` are the labels. With
-        `has_loss`, the program computes the loss. Every rank must call this. Raises
-        DistIRError, on every rank, if padding changes the result.
+        `has_loss`, the program computes the loss. Every rank must call this method.
+        Raises DistIRError, on every rank, if padding changes the result.
         """
         if has_loss in self._done:
             return
@@ -74,8 +76,8 @@ class PaddingCheck:
         has_loss: bool,
     ) -> str | None:
         """
-        Returns a text that says what padding changes, or None. A module that never had
-        values is not compared.
+        Returns a text on the results that padding changes, or None if they are equal.
+        Skips a module that never had values.
         """
         names = {id(tensor): name for name, tensor in given.items()}
         call = (tuple(args), dict(kwargs))
@@ -101,7 +103,10 @@ class PaddingCheck:
     def _result(
         self, module: nn.Module, call: Any, has_labels: bool, has_loss: bool
     ) -> list[torch.Tensor]:
-        """Returns the loss of a call of the module in evaluation mode, or its outputs."""
+        """
+        Returns the loss of a call of the module in evaluation mode, or without a loss
+        its outputs.
+        """
         args, kwargs = call
         labels = None
         if has_labels:

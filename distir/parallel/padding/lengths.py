@@ -29,8 +29,7 @@ class Padding:
     and labels named in `lengths`, each with its own lengths. A single negative length
     -n stands for all multiples of n. The name "" stands for all inputs and labels of
     integers or flags that have such a dimension. `values` are the numbers to append, by
-    name. The default is 0, and for integer labels it is the label that the loss
-    ignores.
+    name. The default is 0, or for integer labels the label that the loss ignores.
     """
 
     lengths: Mapping[str, tuple[int, ...]]
@@ -43,7 +42,8 @@ class Padding:
     ) -> Padding | None:
         """
         Returns the padding that the arguments `pad_to` and `pad_with` of `parallelize`
-        describe, or None if they ask for none. Raises DistIRError if they are wrong.
+        describe, or None if they describe no padding. Raises DistIRError if they are
+        wrong.
         """
         if pad_to is None:
             if pad_with:
@@ -66,8 +66,8 @@ class Padding:
 
     def check_names(self, inputs: Sequence[str], labels: Sequence[str]) -> None:
         """
-        Raises DistIRError if the padding names an input or label that the module does
-        not have. `inputs` and `labels` are the names that it has.
+        Raises DistIRError if the padding names an input or label that the module lacks.
+        `inputs` and `labels` are the names of the module's inputs and labels.
         """
         known = [*inputs, *labels]
         if labels and _LABELS not in labels:
@@ -86,7 +86,7 @@ class Padding:
         rows: Sequence[Sequence[Sequence[int]]],
     ) -> dict[str, int]:
         """
-        Returns the length of each padded input and label, by name: the least allowed
+        Returns the length of each padded input and label, by name: the smallest allowed
         length that has room for the longest sequence of all ranks. `rows` has, for each
         rank, the shapes of its tensors. Raises DistIRError for a sequence that is
         longer than every allowed length.
@@ -140,7 +140,9 @@ class Padding:
 
 
 def cut(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Returns `tensor` cut to the sizes of `shape` in all dimensions but the first."""
+    """
+    Returns `tensor` cut to the sizes of `shape` in all dimensions except the first.
+    """
     for dim, size in enumerate(shape[1:], 1):
         if tensor.shape[dim] > size:
             tensor = tensor.narrow(dim, 0, size)

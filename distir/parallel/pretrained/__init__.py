@@ -1,1 +1,4 @@
-"""The first values of parameters from files of weights."""
+"""
+Initial values of parameters from files of weights, and files of weights from
+parameters.
+"""

@@ -1,6 +1,6 @@
 """
-Writes a model of transformers in files of which each rank writes some, so that no rank
-holds all of it.
+Writes a model of transformers in several files. Each rank writes some of them, so that
+no rank holds the whole model.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Converted = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 
 def saves_in_shards(source: nn.Module, options: Mapping[str, Any]) -> bool:
     """
-    Whether `save_in_shards` writes this module with these options of `save_pretrained`:
-    a model of transformers, without adapters and quantizers, whose tensors have the form
-    of the files one by one.
+    Whether `save_in_shards` can write this module with these options of
+    `save_pretrained`: a model of transformers without adapters and quantizers, whose
+    tensors convert to the form of files one by one.
     """
     if not is_of_transformers(source) or not options.keys() <= _OPTIONS:
         return False
@@ -58,8 +58,8 @@ def saves_in_shards(source: nn.Module, options: Mapping[str, Any]) -> bool:
 @dataclass
 class _File:
     """
-    A file of weights. `writer` is the rank that writes it, and `names` are the parameters
-    and buffers in it, by their names in the module.
+    A file of weights. `writer` is the rank that writes the file, and `names` are its
+    parameters and buffers, by their names in the module.
     """
 
     writer: int
@@ -74,12 +74,12 @@ def save_in_shards(
     options: Mapping[str, Any],
 ) -> None:
     """
-    Writes the module with the values of now to `folder` as `save_pretrained` of `source`
-    does with `options`. `named` has the parts of this rank. Each file is written by one of
-    the ranks that have parts of its tensors, and is no larger than `max_shard_size`
-    (1 GB by default), or than one tensor. A rank holds one file at a time besides its
-    parts. Every rank must call this. Raises DistIRError, on every rank, if one of them
-    cannot write.
+    Writes the module with its current values to `folder`, as `save_pretrained` of
+    `source` does with `options`. `named` has this rank's parts. One of the ranks with
+    parts of a file's tensors writes the file, which is no larger than `max_shard_size`
+    (1 GB by default) or than one tensor. A rank holds one file at a time besides its
+    parts. Every rank must call this function. Raises DistIRError, on every rank, if a
+    rank cannot write.
     """
     state = _named_once(source)
     every: list[set[str]] = [set()] * dist.get_world_size()
@@ -111,7 +111,7 @@ def save_in_shards(
 
 
 def _raise_together(failed: str | None) -> None:
-    """Raises DistIRError on every rank if one of them has `failed`, with its message."""
+    """Raises DistIRError on every rank if any rank passes a message `failed`."""
     every: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(every, failed)
     found = [each for each in every if each is not None]
@@ -121,8 +121,8 @@ def _raise_together(failed: str | None) -> None:
 
 def _begun(source: Any, folder: Path, options: Mapping[str, Any]) -> str | None:
     """
-    Writes the configuration of a model to a folder, and removes the weights that a former
-    call wrote there. Returns a message if that fails.
+    Writes the configuration of a model to a folder, and removes the weights that an
+    earlier call wrote there. Returns a message on failure, else None.
     """
     if folder.exists() and not folder.is_dir():
         return f"save_pretrained: {folder} is a file; give the name of a folder"
@@ -137,8 +137,8 @@ def _begun(source: Any, folder: Path, options: Mapping[str, Any]) -> str | None:
 
 def _named_once(source: nn.Module) -> dict[str, torch.Tensor]:
     """
-    Returns the tensors that files of the model hold, by name: tied ones once, by the name
-    under which transformers looks for them.
+    Returns the tensors that files of the model contain, by name. A tied tensor appears
+    once, under the name that transformers reads.
     """
     from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
@@ -163,7 +163,7 @@ def _on_meta(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _conversion(source: nn.Module, options: Mapping[str, Any]) -> Converted:
-    """Returns the function that turns tensors of the module into those of files."""
+    """Returns the function that converts the module's tensors to the form of files."""
     from transformers.core_model_loading import revert_weight_conversion
 
     if not options.get("save_original_format", True):
@@ -179,9 +179,9 @@ def _files(
     state: Mapping[str, torch.Tensor], every: Sequence[set[str]], limit: int
 ) -> list[_File]:
     """
-    Returns the files for the tensors in `state`. `every` has the names of the tensors of
-    which each rank has parts. Each set of ranks with the same tensors writes these, in
-    files of equal size.
+    Returns the files for the tensors in `state`. `every` has, for each rank, the names
+    of the tensors whose parts it holds. Ranks with parts of the same tensors divide
+    these tensors into files of equal size, of at most `limit` bytes.
     """
     sizes = {name: t.numel() * t.element_size() for name, t in state.items()}
     if sum(sizes.values()) <= min(_SMALL, limit):
@@ -210,8 +210,8 @@ def _brought(
     every: Sequence[set[str]],
 ) -> dict[str, torch.Tensor]:
     """
-    Returns the whole tensors of a file on its writer, on the CPU, and nothing on other
-    ranks. Every rank must call this.
+    Returns the whole tensors of a file, on the CPU, on the rank that writes the file.
+    Other ranks get an empty dictionary. Every rank must call this function.
     """
     rank, found = dist.get_rank(), dict[str, torch.Tensor]()
     for name in file.names:
@@ -233,7 +233,10 @@ def _sent(
     like: torch.Tensor,
     named: Mapping[str, torch.Tensor],
 ) -> torch.Tensor | None:
-    """Sends a tensor from the rank `source` to the rank `target`, which returns it."""
+    """
+    Sends a tensor from the rank `source` to the rank `target`. Returns the tensor on
+    `target`, and None on `source`.
+    """
     if dist.get_rank() == source:
         assert value is not None
         value = value.contiguous()
@@ -252,7 +255,7 @@ def _file_name(options: Mapping[str, Any], suffix: str) -> str:
 
 
 def _written(path: Path, tensors: dict[str, torch.Tensor]) -> str | None:
-    """Writes a file of tensors. Returns a message if that fails."""
+    """Writes a file of tensors. Returns a message on failure, else None."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -266,7 +269,7 @@ def _written(path: Path, tensors: dict[str, torch.Tensor]) -> str | None:
 
 def _bytes(size: int | str) -> int:
     """
-    Returns a number of bytes, such as 500 or "5GB". Raises DistIRError.
+    Returns a size such as 500 or "5GB" in bytes. Raises DistIRError for any other text.
     """
     if isinstance(size, int) and size > 0:
         return size

@@ -1,4 +1,4 @@
-"""Tensors in files, of which each rank reads only its own part."""
+"""Tensors in files. Each rank reads only its own part of a tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from distir.runtime.storage.boxes import box_of, boxes
 
 
 class StoredWeight(Protocol):
-    """A tensor with known shape and type, whose values have not been read."""
+    """
+    A tensor in a file, with known shape and type, whose values have not been read.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -32,18 +34,21 @@ class StoredWeight(Protocol):
 
     def part(self, spec: Any, mesh: Any, rank: int) -> torch.Tensor:
         """
-        Reads the part that process `rank` of `mesh` has of the argument `spec`, on the
-        CPU.
+        Reads the part of the argument `spec` that process `rank` of `mesh` holds, and
+        returns it on the CPU.
         """
         ...
 
     def whole(self) -> torch.Tensor:
-        """Reads the whole tensor, on the CPU."""
+        """Reads the whole tensor, and returns it on the CPU."""
         ...
 
 
 class InBoxes(ABC):
-    """A stored tensor of which any box can be read alone."""
+    """
+    A stored tensor that can be read in parts: any box (a range in each dimension) at a
+    time.
+    """
 
     def __init__(self, dtype: torch.dtype, shape: Sequence[int]):
         self.dtype, self.shape = dtype, tuple(shape)
@@ -51,12 +56,15 @@ class InBoxes(ABC):
     @abstractmethod
     def read(self, target: torch.Tensor, start: Sequence[int]) -> None:
         """
-        Reads the box that begins at `start` into `target`, which has its sizes and the
-        type of this tensor.
+        Reads the box that begins at `start` and has the shape of `target` into
+        `target`, which has this tensor's type.
         """
 
     def part(self, spec: Any, mesh: Any, rank: int) -> torch.Tensor:
-        """As `StoredWeight.part`."""
+        """
+        Reads the part of the argument `spec` that process `rank` of `mesh` holds, and
+        returns it on the CPU.
+        """
         # Files do not contain the zeros of the padding.
         made = torch.zeros if spec.padded or spec.flattened else torch.empty
         part = made(local_shape(spec, mesh), dtype=self.dtype, device="cpu")
@@ -65,14 +73,14 @@ class InBoxes(ABC):
         return part
 
     def whole(self) -> torch.Tensor:
-        """As `StoredWeight.whole`."""
+        """Reads the whole tensor, and returns it on the CPU."""
         found = torch.empty(self.shape, dtype=self.dtype, device="cpu")
         self.read(found, [0] * len(self.shape))
         return found
 
 
 class InFile(InBoxes):
-    """A tensor in the file `path`, in which its elements begin at byte `begin`."""
+    """A tensor in the file `path`. Its elements begin at byte `begin`."""
 
     def __init__(
         self, path: Path, dtype: torch.dtype, shape: Sequence[int], begin: int
@@ -81,7 +89,10 @@ class InFile(InBoxes):
         self._path, self._begin = path, begin
 
     def read(self, target: torch.Tensor, start: Sequence[int]) -> None:
-        """Reads the bytes of the box alone. Raises DistIRError."""
+        """
+        Reads only the bytes of the box that begins at `start` into `target`. Raises
+        DistIRError if the file cannot be read.
+        """
         if not target.numel():
             return
         if not target.is_contiguous():
@@ -125,19 +136,19 @@ class InFile(InBoxes):
 
 
 class InMemory(InBoxes):
-    """A tensor that is in memory."""
+    """A tensor in memory."""
 
     def __init__(self, value: torch.Tensor):
         super().__init__(value.dtype, value.shape)
         self._value = value
 
     def read(self, target: torch.Tensor, start: Sequence[int]) -> None:
-        """Copies a box."""
+        """Copies the box that begins at `start` into `target`."""
         target.copy_(box_of(self._value, start, target.shape))
 
 
 class Concatenated(InBoxes):
-    """Tensors one after the other along dimension `dim`."""
+    """The concatenation of tensors along dimension `dim`."""
 
     def __init__(self, parts: Sequence[InBoxes], dim: int):
         shape = list(parts[0].shape)
@@ -146,7 +157,10 @@ class Concatenated(InBoxes):
         self._parts, self._dim = parts, dim
 
     def read(self, target: torch.Tensor, start: Sequence[int]) -> None:
-        """Reads a box of each part that the box overlaps."""
+        """
+        Reads the box that begins at `start` into `target`, from all parts that it
+        overlaps.
+        """
         dim, offset = self._dim, 0
         begin, end = start[dim], start[dim] + target.shape[dim]
         for part in self._parts:
@@ -168,7 +182,10 @@ class Stacked(InBoxes):
         self._parts, self._dim = parts, dim
 
     def read(self, target: torch.Tensor, start: Sequence[int]) -> None:
-        """Reads a box of each part that belongs to the box."""
+        """
+        Reads the box that begins at `start` into `target`, from all parts that it
+        overlaps.
+        """
         rest = [*start[: self._dim], *start[self._dim + 1 :]]
         for place, own in enumerate(target.unbind(self._dim)):
             self._parts[start[self._dim] + place].read(own, rest)

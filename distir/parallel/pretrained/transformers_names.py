@@ -1,6 +1,7 @@
 """
-The names of the tensors of transformers' models in their files. Files may lack or have
-the prefix of the base model, have older names, and hold each expert's matrices apart.
+The names of the tensors of transformers' models in their files. In files, the prefix of
+the base model may be missing or added, names may be older, and each expert's matrices
+may be separate.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def by_names_of_model(
     source: nn.Module, stored: Mapping[str, InBoxes]
 ) -> dict[str, InBoxes]:
     """
-    Returns the tensors of the model `source` by their names in it, as its
-    `from_pretrained` finds them among the tensors `stored` of its files.
+    Returns the tensors of the model `source` by their names in it. `stored` are the
+    tensors of its files. The names are mapped as by `from_pretrained` of the model.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import (
@@ -72,8 +73,9 @@ def _joined(
     parts: Mapping[str, Sequence[InBoxes]],
 ) -> InBoxes | None:
     """
-    Returns the tensor that `operations` make of tensors of some `patterns`, if they
-    only stack and concatenate, so that parts of it can be read. Otherwise returns None.
+    Returns the tensor that `operations` compute from the tensors `parts` of some
+    `patterns`. Returns None unless the operations only stack and concatenate, because
+    only then can a rank read a part.
     """
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
@@ -96,9 +98,9 @@ def _computed(
     parts: Mapping[str, Sequence[InBoxes]],
 ) -> dict[str, InBoxes]:
     """
-    Returns the tensors that `converter` computes of tensors of some patterns. They are
-    computed whole when they are read. Their names follow from a computation without
-    values.
+    Returns the tensors that `converter` computes from tensors of some patterns. Each is
+    computed as a whole when it is read. A computation without values determines their
+    names.
     """
 
     def computed(device: str | None) -> dict[str, torch.Tensor]:
@@ -121,12 +123,15 @@ def _computed(
 
 
 class _Computed(InBoxes):
-    """A tensor that `compute` returns, with the shape and the type of `like`."""
+    """The tensor that `compute` returns, with the shape and the type of `like`."""
 
     def __init__(self, compute: Any, like: torch.Tensor):
         super().__init__(like.dtype, like.shape)
         self._compute = compute
 
     def read(self, target: torch.Tensor, start: Sequence[int]) -> None:
-        """Computes the whole tensor and copies a box of it."""
+        """
+        Computes the whole tensor, and copies the box that begins at `start` into
+        `target`.
+        """
         InMemory(self._compute()).read(target, start)

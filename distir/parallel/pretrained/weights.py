@@ -1,4 +1,7 @@
-"""The weights that `parallelize` is given: files, a folder of files, or a checkpoint."""
+"""
+The weights that the user passes to `parallelize`: files, a folder of files, or a
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ def open_weights(path: str | Path, source: nn.Module) -> dict[str, StoredWeight]
     Returns the stored tensors of the parameters and buffers of a module by their first
     names, without reading them. `path` is a file of tensors, a folder of safetensors
     files, with an index or without, or a checkpoint of torch.distributed.checkpoint.
-    Parameters that have no stored tensor are left out, with a warning on rank 0. Every
-    rank must call this. Raises DistIRError, on every rank, if one of them cannot use
-    the weights.
+    Leaves out parameters without a stored tensor, with a warning on rank 0. Every rank
+    must call this function. Raises DistIRError, on every rank, if a rank cannot use the
+    weights.
     """
     found: dict[str, StoredWeight] = {}
     said: str | None = None

@@ -22,8 +22,8 @@ def clip(
     """
     Scales the gradients of `parameters` so that their norm of order `order`, over the
     parameters of all ranks, is at most `max_norm`. Returns the norm before the scaling,
-    of type `kind` on `device`. Every rank must call this, even with no parameters.
-    Raises DistIRError for a gradient that is no DTensor.
+    of type `kind` on `device`. Every rank must call this function, even without
+    parameters. Raises DistIRError for a gradient that is no DTensor.
     """
     gradients = [_in_parts(p.grad) for p in parameters if p.grad is not None]
     norm = torch.zeros((), dtype=kind, device=device)
@@ -55,8 +55,8 @@ def _in_parts(gradient: torch.Tensor) -> DTensor:
 
 def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
     """
-    Returns the norm of order `order` of this rank's part of a gradient; 0 if the part
-    is empty.
+    Returns the norm of order `order` of this rank's part of a gradient, or 0 if the
+    part is empty.
     """
     own = gradient.to_local().flatten()
     if not own.numel():

@@ -1,6 +1,7 @@
 """
-Fused optimizers on the parameters of parallel modules. PyTorch's DTensor takes as long for
-the layouts of a hundred parameters, states and gradients as for the update of a small model.
+Speeds up fused optimizers on the parameters of parallel modules. For a hundred
+parameters, states and gradients, PyTorch's DTensor takes as long for the layouts as for
+the update of a small model.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _FUSED = (torch.ops.aten._fused_adam_.default, torch.ops.aten._fused_adamw_.defa
 @cache
 def update_local_parts() -> None:
     """
-    Lets fused optimizers, in this process, work on the local parts of the parameters of
-    parallel modules, as DTensor does where parameters, gradients and states have the same
-    layout. All else is left to DTensor, and so are other parameters.
+    Lets fused optimizers, in this process, work directly on the local parts of the
+    parameters of parallel modules, if parameters, gradients and states have the same
+    layout. DTensor handles all other cases and parameters as before.
     """
     # PyTorch's `loss_parallel` registers its operations so too.
     _handlers().update(dict.fromkeys(_FUSED, _updated))
@@ -48,8 +49,8 @@ def _updated(
 
 def are_alike(lists: Sequence[Sequence[torch.Tensor]]) -> bool:
     """
-    Whether the first of `lists` has parameters of parallel modules, and the others, unless
-    they are empty, a DTensor for each of them that has the same layout.
+    Whether the first of `lists` has parameters of parallel modules, and every other
+    list that is not empty has, for each of them, a DTensor with the same layout.
     """
     if not all(is_of_module(parameter) for parameter in lists[0]):
         return False
@@ -71,6 +72,6 @@ def _spec(tensor: Any) -> DTensorSpec:
 
 
 def _handlers() -> dict[Any, Any]:
-    """Returns the functions by which DTensor replaces operations."""
+    """Returns the functions with which DTensor replaces operations, by operation."""
     dispatcher: Any = DTensor._op_dispatcher  # pyright: ignore[reportPrivateUsage]
     return getattr(dispatcher, "_custom_op_handlers", {})

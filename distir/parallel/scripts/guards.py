@@ -1,6 +1,6 @@
 """
-Conversions and wrappers of a parallel module that are refused, because they would have no
-effect or a wrong one.
+Refuses conversions and wrappers of a parallel module that would have no effect or a
+wrong effect.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ def check_conversion(
     module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     """
-    Raises DistIRError if `convert` would change the type, the device or the layout in
-    memory of a parameter or buffer of a parallel module, or of a part of one. `convert`
-    is the function that `to`, `half` or `cuda` apply to each tensor.
+    Raises DistIRError if `convert` would change the type, the device or the memory
+    layout of a parameter or buffer of `module`, a parallel module or a part of one.
+    `convert` is the function that `to`, `half` or `cuda` apply to each tensor.
     """
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         shape = [2] * tensor.ndim

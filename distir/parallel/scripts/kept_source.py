@@ -1,6 +1,6 @@
 """
-The module that was parallelized, after each rank has its parts: kept without the values
-of its parameters, so that they can be freed.
+Keeps the module that was parallelized without the values of its parameters, after each
+rank has its parts, so that these values can be freed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SPREAD = 0.02
 
 class KeptSource:
     """
-    The source module of a parallel module. `release` makes the reference to it a weak
-    one, beside an outline: a copy of its structure and its buffers, with parameters on the
-    meta device. `module` is the source module itself as long as the script keeps it, and
-    the outline afterwards.
+    The source module of a parallel module. `release` replaces the reference to it by a
+    weak reference and an outline: a copy of its structure and its buffers, with
+    parameters on the meta device. `module` is the source module itself as long as the
+    script keeps it, and the outline afterwards.
     """
 
     def __init__(self, module: nn.Module):
@@ -45,8 +45,8 @@ class KeptSource:
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         """
-        Returns the parameters and buffers of the source module by name. After `release`,
-        these are those that the script still has.
+        Returns the parameters and buffers of the source module by name. After
+        `release`, returns only those that the script still has.
         """
         if not self.is_released:
             module = self._outline
@@ -56,8 +56,8 @@ class KeptSource:
 
     def release(self) -> None:
         """
-        Drops the reference to the source module. Has no effect on a module that cannot be
-        copied, or that is not wholly on the CPU.
+        Drops the reference to the source module. Has no effect on a module that cannot
+        be copied, or that is not wholly on the CPU.
         """
         module = self._outline
         named = self.tensors()
@@ -72,9 +72,9 @@ class KeptSource:
     @contextlib.contextmanager
     def with_values(self) -> Generator[nn.Module]:
         """
-        A context manager that yields a module that can run. It is the source module, or,
-        if that is gone, the outline with random values in its parameters, which go at the
-        end: enough to compare a program with the module.
+        A context manager that yields a module that can run: the source module or, if
+        that is gone, the outline with random values in its parameters, which are
+        removed at the end. Such values suffice to compare a program with the module.
         """
         module = self.module
         if not self.is_released or module is not self._outline:
@@ -102,8 +102,8 @@ class KeptSource:
 
 def outline_of(module: nn.Module) -> nn.Module | None:
     """
-    Returns a copy of a module that shares its buffers and has its parameters on the meta
-    device. Returns None if the module cannot be copied.
+    Returns a copy of a module that shares its buffers and has its parameters on the
+    meta device. Returns None if the module cannot be copied.
     """
     memo: dict[int, object] = {id(buffer): buffer for buffer in module.buffers()}
     for parameter in module.parameters():

@@ -24,8 +24,7 @@ from distir.parallel.scripts.source_class import of_class
 class LikeItsSource(Sealed):
     """
     A module with the attributes and methods of its source module's class. It refuses
-    the methods that would have no effect on its program. `_inputs` holds the source
-    module.
+    methods that would have no effect on its program. `_inputs` holds the source module.
     """
 
     _inputs: Inputs
@@ -35,10 +34,10 @@ class LikeItsSource(Sealed):
     @contextlib.contextmanager
     def no_sync(self) -> Generator[None]:
         """
-        Returns a context manager for every step of an accumulation but the last, as
+        Returns a context manager for every step of an accumulation except the last, as
         DDP's `no_sync`. It has no effect: the program of each step sums its gradients
-        over the ranks, inside the context as outside. To communicate once for several
-        micro-batches, run them in one program: `k=` with `no_sync=True` of
+        over the ranks, inside and outside the context. To communicate once for several
+        micro-batches, run them in one program with `k=` and `no_sync=True` of
         `parallelize`.
         """
         yield
@@ -60,7 +59,7 @@ class LikeItsSource(Sealed):
         """
         Returns a parameter, buffer or submodule; otherwise the attribute `name` of the
         source module's class. A method of that class runs on this module. Raises
-        AttributeError.
+        AttributeError if there is no such attribute.
         """
         if name in ("_parameters", "_buffers", "_modules") or "_inputs" not in vars(
             self
@@ -81,7 +80,7 @@ class LikeItsSource(Sealed):
         return self
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Raises DistIRError, because the program is compiled by `parallelize`."""
+        """Raises DistIRError, because `parallelize` compiles the program."""
         raise DistIRError(
             "compile() has no effect on the program of a parallel module; say so when the "
             "module is parallelized (compiled=True)"
@@ -91,8 +90,8 @@ class LikeItsSource(Sealed):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """
-        Loads values in parts, as `state_dict()` of this module returns them. Raises
-        DistIRError for whole tensors, and for `assign`.
+        Loads this rank's parts of values, in the form in which `state_dict()` of this
+        module returns them. Raises DistIRError for whole tensors, and for `assign`.
         """
         if assign:
             raise replaced("load_state_dict(assign=True)")
@@ -111,7 +110,7 @@ class LikeItsSource(Sealed):
     ) -> Any:
         """
         Raises DistIRError for a conversion (`to`, `half`, `cuda` and others) that would
-        change a tensor; any other conversion leaves the module as it is.
+        change a tensor. Any other conversion leaves the module unchanged.
         """
         check_conversion(self, fn)
         return self

@@ -1,7 +1,7 @@
 """
-The optimizers that cannot update parameters that are split over ranks.
+Refuses optimizers that cannot update parameters that are split over ranks.
 
-For some of them, PyTorch's DTensor lacks a rule for an operation. LBFGS computes sums
+PyTorch's DTensor lacks a rule for an operation of some optimizers. LBFGS computes sums
 over all parameters, but a rank of a pipeline has only the parameters of its own stages.
 """
 
@@ -85,8 +85,8 @@ def refuse_optimizers() -> None:
 
 def owned(parameters: Iterable[torch.Tensor], *, of_pipeline: bool) -> None:
     """
-    Marks `parameters` as those of a parallel module. In a pipeline, other ranks have
-    other parameters.
+    Marks `parameters` as parameters of a parallel module. `of_pipeline` tells whether
+    other ranks have other parameters.
     """
     for each in parameters:
         each._distir_pipeline = of_pipeline  # pyright: ignore[reportAttributeAccessIssue]
@@ -94,7 +94,7 @@ def owned(parameters: Iterable[torch.Tensor], *, of_pipeline: bool) -> None:
 
 def _check(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
     """
-    Raises DistIRError if `optimizer` cannot update those parameters of `group` that
+    Raises DistIRError if `optimizer` cannot update the parameters of `group` that
     belong to a parallel module.
     """
     ours = [p for p in group["params"] if is_of_module(p)]

@@ -1,6 +1,6 @@
 """
-The parts of a parallel module: submodules with the classes and the names of those of the
-source module. They hold parameters, and refuse uses that would have no effect.
+The parts of a parallel module: submodules with the classes and the names of the source
+module's submodules. They hold parameters, and refuse uses that would have no effect.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from distir.parallel.scripts.source_class import WITHOUT_EFFECT, attributes_of, 
 
 class ModulePart(Sealed):
     """
-    A part of a parallel module. The program never calls it, so that it refuses calls,
-    hooks, another mode and conversions with DistIRError. Hooks on the parallel module
+    A part of a parallel module. The program never calls it, so it refuses calls, hooks,
+    changes of mode and conversions with DistIRError. Hooks on the parallel module
     itself run.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Never:
-        """Raises DistIRError."""
+        """Raises DistIRError, because a part cannot be called."""
         raise DistIRError(
             "a part of a parallel module holds parameters and cannot be called; call the "
             "parallel module, or parallelize that part alone"
@@ -35,8 +35,8 @@ class ModulePart(Sealed):
 
     def register_forward_hook(self, *args: Any, **kwargs: Any) -> Never:
         """
-        Raises DistIRError: a part is never called, so that a hook on it would never
-        run. The same holds for forward pre-hooks and backward hooks.
+        Raises DistIRError, because a part is never called and the hook would never run.
+        The same holds for forward pre-hooks and backward hooks.
         """
         raise DistIRError(
             "a part of a parallel module holds parameters and is not called, so that a hook "
@@ -50,7 +50,10 @@ class ModulePart(Sealed):
     register_full_backward_pre_hook = register_forward_hook
 
     def train(self, mode: bool = True) -> Self:
-        """Raises DistIRError if the part is in another mode."""
+        """
+        Returns the part if it already is in this mode. Raises DistIRError if it is in
+        another mode.
+        """
         if self.training != mode:
             name = "train" if mode else "eval"
             raise DistIRError(
@@ -70,10 +73,10 @@ class ModulePart(Sealed):
 
 def add_parts(module: nn.Module, source: nn.Module) -> None:
     """
-    Adds an empty part to `module` for each submodule of `source`, under its names. Parts
-    have the classes of these submodules, and their attributes but for tensors, so that
-    scripts find them by class, index them and iterate over them. Every rank has all of
-    them; where a rank does not run the stage of a submodule, its part stays without
+    Adds an empty part to `module` for each submodule of `source`, under its names.
+    Parts have the classes of these submodules, and their attributes except for tensors,
+    so that scripts find them by class, index them and iterate over them. Every rank has
+    all parts. If a rank does not run the stage of a submodule, the part stays without
     parameters.
     """
     made: dict[nn.Module, nn.Module] = {source: module}

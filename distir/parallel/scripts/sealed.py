@@ -1,6 +1,6 @@
 """
-Modules whose parameters, buffers, submodules and attributes cannot be replaced, because
-the program of a parallel module would not see it.
+Modules whose parameters, buffers, submodules and attributes cannot be replaced. The
+program of a parallel module would not notice the replacement.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SEALED, _CONSTANTS = "_distir_sealed", "_distir_constants"
 
 class Sealed(nn.Module):
     """
-    A module that refuses new parameters, buffers and submodules, and other values of
-    attributes that the source module has, once `seal` was called. In a schedule of
-    values, such as a weight of a term of the loss, an attribute would be a constant of
+    A module that, once `seal` was called, refuses new parameters, buffers and
+    submodules, and new values of attributes that the source module has. Such an
+    attribute, for example a scheduled weight of a term of the loss, is a constant in
     the program.
     """
 
@@ -87,8 +87,8 @@ class Sealed(nn.Module):
 
 def seal(module: nn.Module, source: nn.Module) -> None:
     """
-    Seals `module` and its parts. Attributes keep the values that they have in `source`,
-    whose submodules have the names of these parts.
+    Seals `module` and its parts. `source` has submodules of the same names. Attributes
+    must keep their values in `source`.
     """
     sources = dict(source.named_modules())
     for name, part in module.named_modules():
@@ -104,7 +104,7 @@ def _is_same(before: Any, now: Any) -> bool:
 
 
 def replaced(name: str) -> DistIRError:
-    """The error for a parameter, buffer or submodule `name` that would be replaced."""
+    """Returns the error for replacing the parameter, buffer or submodule `name`."""
     return DistIRError(
         f"{name}: parameters, buffers and submodules of a parallel module cannot be "
         f"added, replaced or removed, as its programs are compiled for those that it has; "

@@ -30,9 +30,9 @@ alternative.
 def of_class(module: nn.Module, source: nn.Module, name: str) -> Any:
     """
     Returns the attribute `name` of the class of `source`: a value, a property evaluated
-    on `module`, or a method bound to `module`. A method that would have no effect on a
-    parallel module is replaced by one that raises DistIRError. Raises AttributeError if
-    the class has no such attribute.
+    on `module`, or a method bound to `module`. Replaces a method that would have no
+    effect on a parallel module by a method that raises DistIRError. Raises
+    AttributeError if the class has no such attribute.
     """
     kind = type(source)
     found = inspect.getattr_static(kind, name, None)
@@ -52,8 +52,9 @@ def of_class(module: nn.Module, source: nn.Module, name: str) -> Any:
 
 def attributes_of(source: nn.Module) -> dict[str, Any]:
     """
-    Returns the attributes of `source` by name, such as `config`, but for what keeps
-    tensors or modules alive: these themselves, containers of them, and bound methods.
+    Returns the attributes of `source` by name, such as `config`. Leaves out attributes
+    that keep tensors or modules alive: tensors, modules, containers of them, and bound
+    methods.
     """
     empty = vars(nn.Module())
     return {
@@ -65,8 +66,8 @@ def attributes_of(source: nn.Module) -> dict[str, Any]:
 
 def copy_attributes(source: nn.Module, module: nn.Module) -> None:
     """
-    Copies the attributes of `source` to `module`. Not copied are names that start with
-    an underscore, and attributes that `module` already has.
+    Copies the attributes of `source` to `module`, except for names that start with an
+    underscore, and attributes that `module` already has.
     """
     for name, value in attributes_of(source).items():
         known = name in vars(module) or hasattr(type(module), name)

@@ -1,6 +1,6 @@
 """
-Places of generated programs in the user's module: for errors, and as ranges of
-PyTorch's profiler. The comments of `program.py` hold them.
+Places of generated programs in the user's module, for errors and for ranges of
+PyTorch's profiler. The comments of `program.py` contain them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ OWN_SCOPE = "self"
 @dataclass(frozen=True)
 class SourcePlace:
     """
-    A place in the user's module: `module` is the path of a part of it ("" if unknown),
-    `near` the last part of that which was entered before ("" if there is none or the
-    path is exact), `source` the `file:line` of the user's code ("" if unknown), and `line`
-    the line of `program.py`.
+    A place in the user's module.
+
+    - `module`: the path of a part of the module, or "" if unknown;
+    - `near`: the last part of the path that was entered earlier, or "" if there is none
+      or `module` is exact;
+    - `source`: the `file:line` of the user's code, or "" if unknown;
+    - `line`: the line of `program.py`.
     """
 
     module: str
@@ -46,7 +49,7 @@ class SourcePlace:
     line: int
 
     def __str__(self) -> str:
-        """Returns `file:line, self.path` as far as both are known."""
+        """Returns `file:line, self.path`, without unknown parts."""
         path = ".".join(filter(None, (self.module, self.near)))
         own = f"self.{path}" if path else ""
         return ", ".join(filter(None, (self.source, own)))
@@ -58,8 +61,8 @@ Frames = Iterable[tuple[FrameType, int]]
 
 def place_of(frames: Frames, file: str) -> SourcePlace | None:
     """
-    Returns the place that the methods of the program `file` among `frames` run; None if
-    there are none.
+    Returns the place that the methods of the program `file` among `frames` run, or None
+    if `frames` has no such method.
     """
     own = [(f, line) for f, line in frames if f.f_code.co_filename == file]
     if not own:
@@ -87,8 +90,8 @@ def _path_in(root: torch.nn.Module, part: torch.nn.Module) -> str:
 @functools.lru_cache(4096)
 def _comments(file: str, line: int) -> tuple[str, str]:
     """
-    Returns the scope and the source line that the comments of a program give a line;
-    "" for each that is unknown.
+    Returns the scope and the source line that the comments of a program give for a
+    line, each "" if unknown.
     """
     scope = None
     source = ""
@@ -116,9 +119,10 @@ def running_frames(frame: FrameType | None) -> list[tuple[FrameType, int]]:
 @contextlib.contextmanager
 def named_places(program: Path) -> Generator[None]:
     """
-    A context manager in which the program in the file `program` runs. An error in it gets
-    a note with the line of the user's module and the path of the part. While PyTorch's
-    profiler is on, the ops of each part are in a range (`record_function`) with its path.
+    A context manager in which the program in the file `program` runs. An error inside
+    it gets a note with the line of the user's module and the path of the part. While
+    PyTorch's profiler is on, the ops of each part are in a range (`record_function`)
+    with the part's path.
     """
     with contextlib.ExitStack() as stack:
         # Set by all of PyTorch's profilers; a call per step costs nothing else.
@@ -145,7 +149,10 @@ def _frames_of(error: Exception) -> list[tuple[FrameType, int]]:
 
 
 class _Ranges(TorchFunctionMode):
-    """Puts each function of PyTorch that a program calls in the range of its part."""
+    """
+    Puts each PyTorch function that a program calls into the profiler's range of its
+    part.
+    """
 
     def __init__(self, file: str):
         super().__init__()
@@ -174,7 +181,7 @@ class _Ranges(TorchFunctionMode):
         self._open = name, range_
 
     def close(self) -> None:
-        """Ends the range that is open, if there is one."""
+        """Ends the open range, if there is one."""
         if self._open is not None:
             self._open[1].__exit__(None, None, None)
         self._open = None

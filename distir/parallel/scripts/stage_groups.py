@@ -1,8 +1,8 @@
 """
 The groups of parameters in the states of a pipeline's optimizer. Each rank's optimizer
-has the parameters of its own stages, and PyTorch's distributed checkpoint keeps the
-list of groups of the first rank. With the groups of all ranks in this list, the states
-can be read under any plan.
+has the parameters of its own stages, but PyTorch's distributed checkpoint keeps only
+the first rank's list of groups. With the groups of all ranks in this list, any plan can
+read the states.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def list_all_stages() -> None:
     """
     Changes `get_state_dict` and `set_state_dict` of PyTorch, in this process, for
     optimizers of pipelines. `get_state_dict` and `get_optimizer_state_dict` then list
-    the groups of all ranks, which must all call them. An optimizer may have groups
-    without members on some ranks. For other optimizers nothing changes.
+    the groups of all ranks, and all ranks must call them. An optimizer may have groups
+    without members on some ranks. Other optimizers are not affected.
     """
     _replace("_get_optim_state_dict", _with_all_groups)
     _replace("_split_optim_state_dict", _without_empty_groups)
@@ -58,8 +58,8 @@ def _with_all_groups(
 
 def _joined(every: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]] | None:
     """
-    Returns the groups of all ranks, given those of each rank, if groups at one place in
-    the lists have the same settings on all ranks. Otherwise returns None.
+    Returns the groups of all ranks, given the groups of each rank, if groups with the
+    same index have the same settings on all ranks. Otherwise returns None.
     """
     if len({len(own) for own in every}) > 1:
         return None
@@ -75,7 +75,7 @@ def _joined(every: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]] |
 
 
 def _listed(every: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Returns the groups of all ranks, one after the other, each member once."""
+    """Returns the concatenated groups of all ranks, each member once."""
     known: set[str] = set()
     groups: list[dict[str, Any]] = []
     for group in (group for own in every for group in own):
@@ -94,8 +94,9 @@ def _without_empty_groups(
     info: Any,
 ) -> dict[str, Any]:
     """
-    Returns the states of an optimizer. A group without members here has members on
-    other ranks, and keeps its settings, because PyTorch finds settings by members.
+    Returns the states of an optimizer, in which a group without members on this rank
+    keeps its settings: it has members on other ranks, and PyTorch finds settings by
+    members.
     """
     groups = optimizer.param_groups
     is_numbered = not all(isinstance(key, str) for key in states[_STATES])

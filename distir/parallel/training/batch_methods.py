@@ -17,8 +17,8 @@ from distir.parallel.training.whole_batch import mean_of_parts, whole_batch
 
 class BatchMethods(LikeItsSource):
     """
-    A module on several ranks. Each rank must be given part `data_rank` of `data_ranks`
-    equal parts of the batch.
+    A module on several ranks. Each rank must get part `data_rank` of `data_ranks` equal
+    parts of the batch.
     """
 
     data_rank: int
@@ -27,26 +27,30 @@ class BatchMethods(LikeItsSource):
     def metrics(self) -> dict[str, float]:
         """
         Returns the numbers of the last calls by name, for a logger. They are the same
-        on all ranks. Numbers that have not been computed yet are left out. Waits for
-        the devices.
+        on all ranks. Leaves out numbers that have not been computed yet. Waits for the
+        devices.
 
         - `loss`: the loss of the whole batch in the last training step, if the program
           computes the loss;
-        - `validation_loss`: the same for the last call in evaluation mode;
-        - `grad_norm`: the norm of the gradients before they were clipped.
+        - `validation_loss`: the loss of the whole batch in the last call in evaluation
+          mode;
+        - `grad_norm`: the norm of the gradients before clipping.
         """
         return {name: float(value) for name, value in self._measured().items()}
 
     def _measured(self) -> dict[str, torch.Tensor]:
-        """The tensors behind `metrics`, by name. Calls add theirs."""
+        """
+        The tensors from which `metrics` returns numbers, by name. Each call adds its
+        tensors.
+        """
         return self.__dict__.setdefault("_last_values", {})
 
     def sampler(
         self, dataset: Dataset[Any], *, shuffle: bool = True, seed: int = 0
     ) -> DistributedSampler[Any]:
         """
-        Returns a sampler for a `DataLoader`. It selects the samples of `dataset` that
-        this rank must be given.
+        Returns a sampler for a `DataLoader`. It selects the samples of `dataset` for
+        this rank's part of the batch.
         """
         return DistributedSampler(
             dataset, self.data_ranks, self.data_rank, shuffle=shuffle, seed=seed
@@ -54,18 +58,18 @@ class BatchMethods(LikeItsSource):
 
     def whole_batch(self, own: torch.Tensor) -> torch.Tensor:
         """
-        Returns the rows of the whole batch, such as those of an output. `own` has the
-        rows of this rank's part. The call takes part in autograd: if every rank
+        Returns the rows of the whole batch, such as the rows of an output. `own` has
+        the rows of this rank's part. The call takes part in autograd: if every rank
         computes a loss of the whole batch, training gives the same result as on one
-        process. Every rank must call this. Raises DistIRError for a scalar.
+        process. Every rank must call this method. Raises DistIRError for a scalar.
         """
         return whole_batch(self._program, own)
 
     def mean_of_parts(self, value: torch.Tensor) -> torch.Tensor:
         """
         Returns the mean of `value` over the parts of the batch, without gradients. Each
-        rank gives the value of its own part, such as its loss. Every rank must call
-        this.
+        rank passes the value of its own part, such as its loss. Every rank must call
+        this method.
         """
         return mean_of_parts(self._program, value)
 
@@ -78,9 +82,9 @@ class BatchMethods(LikeItsSource):
         """
         Returns the mean cross-entropy of this rank's part of the batch, as a scalar.
         `logits` [..., classes] are an output of this module. `labels` [...] are
-        classes; those that equal `ignore_index` do not count. If the classes of the
+        classes; labels that equal `ignore_index` do not count. If the classes of the
         logits are split over ranks (`sharded_outputs=True`), the logits are not
-        gathered. Every rank must call this. Raises DistIRError if the shapes do not
-        fit.
+        gathered. Every rank must call this method. Raises DistIRError if the shapes do
+        not fit.
         """
         return cross_entropy(logits, labels, ignore_index)

@@ -1,4 +1,6 @@
-"""The scale of the loss in float16. A module reduces it when gradients overflow."""
+"""
+The scale of the loss in float16. A module reduces the scale when gradients overflow.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def has_smaller_scale(
     """
     Whether the gradients of a step overflowed and the scale of the loss can still be
     reduced. If so, the smaller scale is stored for all further steps. `results` holds
-    the results of the step by index. Every rank must call this.
+    the results of the step by index. Every rank must call this function.
     """
     scales = {s.name: s.loss_scale for s in program.all_arguments if s.loss_scale}
     if not scales:

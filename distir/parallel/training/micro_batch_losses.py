@@ -15,16 +15,16 @@ from distir.parallel.weights import local_part
 
 class MicroBatchLosses:
     """
-    Computes the loss of each micro-batch of a step, for pipelines. There are `parts`
-    micro-batches.
+    Computes the loss of each of the `parts` micro-batches of a step, for pipelines.
 
-    `loss` is the user's function of the output and of the values in `target`. This
-    rank's part of the batch has `rows` rows, of which `own` were given and the last
-    ones are copies. Tensors of `target` with `own` rows are divided into micro-batches;
-    other values are passed whole. `structured` turns the list of the program's outputs
-    into the output that `loss` takes. `total` is the sum of the losses so far, each
-    multiplied by its share of the rows. After the last micro-batch, it is the mean
-    loss.
+    - `loss`: the user's function of the output and of the values in `target`;
+    - `rows`, `own`: the number of rows of this rank's part of the batch, and the number
+      of rows that the caller passed; the last rows are copies. Tensors of `target` with
+      `own` rows are divided into micro-batches; other values are passed whole;
+    - `structured`: turns the list of the program's outputs into the output that `loss`
+      takes;
+    - `total`: the sum of the losses so far, each multiplied by its share of the rows.
+      After the last micro-batch, it is the mean loss.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class MicroBatchLosses:
     ) -> list[torch.Tensor | None]:
         """
         Computes the loss of the first `count` rows of a micro-batch, and returns the
-        gradient of each output. The gradient is None for an output that does not need one.
+        gradient of each output. The gradient is None for an output that does not need
+        one.
         """
         outputs, step.outputs = step.outputs, []
         if not count and self._own:
@@ -109,8 +110,8 @@ def can_divide_first(
 ) -> bool:
     """
     Whether the gradients of a step's outputs can be divided by `parts`, the number of
-    parts of the batch, instead of the gradients of `sources` that `of_each_part`
-    divides: all parts share all sources, the result is as exact, and it is less work.
+    parts of the batch, instead of the gradients of `sources`: all parts share all
+    sources, the result is as exact, and the outputs have far fewer elements.
     """
     found = [gradient for gradient in gradients if gradient is not None]
     split = _split_inputs(program, given)
@@ -125,7 +126,9 @@ def can_divide_first(
 
 
 def divide_first(gradients: list[torch.Tensor | None], parts: int) -> None:
-    """Replaces the gradients of a step's outputs by those divided by `parts`."""
+    """
+    Divides the gradients of a step's outputs by `parts`, and replaces them in the list.
+    """
     for i, gradient in enumerate(gradients):
         if gradient is not None:
             gradients[i] = gradient / parts
@@ -138,10 +141,11 @@ def of_each_part(
     parts: int,
 ) -> None:
     """
-    Divides gradients by `parts`, the number of parts of the batch, in place. Only the
-    gradients of tensors that all parts share are divided: the program sums these over
-    the parts. `found` has pairs of a tensor and its gradient; a tensor that is given
-    for several inputs has several. `given` has the inputs of the call by name.
+    Divides gradients by `parts`, the number of parts of the batch, in place. Divides
+    only the gradients of tensors that all parts share, because the program sums them
+    over the parts. `found` has pairs of a tensor and its gradient; a tensor that is
+    given for several inputs has several gradients. `given` has the inputs of the call
+    by name.
     """
     split = _split_inputs(program, given)
     common = [local_part(g) for source, g in found if id(source) not in split]
@@ -153,7 +157,10 @@ def of_each_part(
 
 
 def _split_inputs(program: RankProgram, given: Mapping[str, torch.Tensor]) -> set[int]:
-    """Returns the identities of the inputs of a call of which each part has its own rows."""
+    """
+    Returns the ids of the inputs of a call that are split along the batch, so that each
+    part has its own rows.
+    """
     return {
         id(given[spec.name])
         for spec in program.all_arguments

@@ -33,10 +33,10 @@ class OutsideStep:
     - `have_gradients`: whether the program takes the gradient of each output.
 
     `arguments` are this rank's parts of the program's arguments, by name, without the
-    gradients that `finish` gives. `own` is the number of samples that this rank was
-    given, or None if it is the number that the program takes. `unchanged` are tensors
-    that must not change before `finish`, by name. Every rank on which the program gives
-    outputs must make a step and finish it.
+    gradients that `finish` takes. `own` is the number of samples that the caller passed
+    on this rank, or None for the number that the program takes. `unchanged` are tensors
+    that must not change before `finish`, by name. Every rank with outputs must make a
+    step and finish it.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class OutsideStep:
 
     def given(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """
-        Returns `outputs` as the caller gets them: outputs that stay split are DTensors.
-        `outputs` are the outputs of this step, or tensors of autograd with the same
-        values.
+        Returns `outputs` in the form that the caller gets: outputs that stay split are
+        DTensors. `outputs` are the outputs of this step, or tensors of autograd with
+        the same values.
         """
         pairs = zip(self._places, outputs, strict=True)
         return [self._program.as_sharded(i, output) for i, output in pairs]
@@ -88,7 +88,7 @@ class OutsideStep:
         """
         Runs the backward and returns its results by index. If another micro-batch
         follows, the program stops after the forward of that micro-batch, and `outputs`
-        are then its outputs. `gradients` has the gradient of each output, or None; the
+        then has its outputs. `gradients` has the gradient of each output, or None; the
         list is emptied. Raises DistIRError if a tensor of `unchanged` has changed, and
         RuntimeError if the step has already been finished.
         """
@@ -129,8 +129,8 @@ class OutsideStep:
     def _part(self, index: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """
         Returns the gradient of result `index` in the layout that the program takes.
-        Rows of zeros are added if this rank was given fewer samples than the program
-        takes.
+        Adds rows of zeros if the caller passed fewer samples on this rank than the
+        program takes.
         """
         program = self._program
         if (
@@ -147,8 +147,8 @@ class OutsideStep:
 class StepOutputs(torch.autograd.Function):
     """
     The outputs of a step as an autograd function, whose backward runs the program's
-    backward. `has_gradients` says for each output whether the program takes its
-    gradient. `sources` are the tensors whose gradients the program gives.
+    backward. `has_gradients` tells for each output whether the program takes its
+    gradient. The program computes the gradients of the tensors `sources`.
     """
 
     @staticmethod

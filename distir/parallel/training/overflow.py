@@ -14,8 +14,8 @@ def spread_overflow(gradients: Sequence[torch.Tensor], device: torch.device) -> 
     """
     Makes a gradient of this rank infinite, in place, if a gradient of any rank has a
     number that is not finite. `torch.amp.GradScaler` then skips the step on all ranks.
-    By itself, it only compares the ranks that share the first gradient. Every rank must
-    call this.
+    Without this function, the scaler compares only the ranks that share the first
+    gradient. Every rank must call this function.
     """
     found = torch.zeros((), device=device)
     own = [local_part(gradient) for gradient in gradients]

@@ -22,9 +22,9 @@ def cross_entropy(
     """
     Returns the mean cross-entropy of `logits` [..., classes] and the classes `labels`
     [...], as a scalar. Labels that equal `ignore_index` do not count. `logits` may be a
-    DTensor whose classes are split over ranks. Each of these ranks must have the same
-    labels and call this, and computes the exponentials of its own classes only. Raises
-    DistIRError if the shapes do not fit.
+    DTensor whose classes are split over ranks. Each of these ranks must pass the same
+    labels and call this function, and computes the exponentials of its own classes
+    only. Raises DistIRError if the shapes do not fit.
     """
     if labels.shape != logits.shape[:-1] or not logits.dim():
         raise DistIRError(
@@ -52,10 +52,10 @@ def cross_entropy(
 class _ShardedCrossEntropy(torch.autograd.Function):
     """
     The mean cross-entropy of logits [rows, own classes]. This rank has the classes from
-    `start` on, and the other ranks of `group` have the other classes. 16-bit numbers
-    are computed in 32 bits. The gradient overwrites the memory of the logits, unless
-    something else still uses it, such as a variable of the script for the DTensor
-    `whole`.
+    `start` on, and the other ranks of `group` have the remaining classes. 16-bit
+    numbers are computed in 32 bits. The gradient overwrites the memory of the logits,
+    unless another object still uses it, such as a variable of the script for the
+    DTensor `whole`.
     """
 
     @staticmethod
@@ -111,6 +111,8 @@ that which it is unpacked to, and by the object that counts them.
 
 
 def _holders(tensor: torch.Tensor) -> int:
-    """Returns the number of tensors and other objects that use the memory of `tensor`."""
+    """
+    Returns the number of tensors and other objects that use the memory of `tensor`.
+    """
     storage = tensor.untyped_storage()
     return torch._C._storage_Use_Count(storage._cdata)  # pyright: ignore[reportPrivateUsage]

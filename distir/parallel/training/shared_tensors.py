@@ -1,4 +1,4 @@
-"""Parameters and buffers that several parallel modules have in common."""
+"""Parameters and buffers that several parallel modules share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class SharedTensors:
     """
     The parameters and buffers that a module shares with the source modules of the
-    parallel modules `others`. Raises DistIRError if it shares none with one of them.
+    parallel modules `others`. Raises DistIRError if the module shares no tensor with
+    one of them.
     """
 
     def __init__(self, source: nn.Module, others: Sequence[ParallelModule]):

@@ -20,11 +20,11 @@ from distir.parallel.weights import local_part
 class StoredValues:
     """
     Maps the values that a module stores to arguments and results of its programs. The
-    module stores them in the layout of `program`, its first one. `others` are the
+    module stores them in the layout of `program`, its first program. `others` are the
     program's values that the module stores neither as parameters nor as buffers, by
-    name. `buffers` are the names of the buffers of the source module, of all stages. The
-    methods take the module's parameters and buffers as `named`, under all
-    their names.
+    name. `buffers` are the names of the buffers of the source module, of all stages.
+    The methods take the module's parameters and buffers as `named`, under all their
+    names.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class StoredValues:
         named: Mapping[str, torch.Tensor],
     ) -> dict[str, torch.Tensor]:
         """
-        Returns this rank's parts of the program's arguments that a call does not give:
-        parameters, constants and states. Every rank must call this.
+        Returns this rank's parts of the program's arguments that a call does not pass:
+        parameters, constants and states. Every rank must call this method.
         """
         found: dict[str, torch.Tensor] = {}
         for spec in program.all_arguments:
@@ -60,9 +60,9 @@ class StoredValues:
     ) -> torch.Tensor | None:
         """
         Returns a parameter, constant or state in the layout that `program` takes, or
-        None if this rank does not need it. The layout or the stage may differ from
-        those of the first program, so that ranks may communicate: every rank must call
-        this.
+        None if this rank does not need it. The layout or the stage may differ from the
+        first program's, so that ranks may communicate: every rank must call this
+        method.
         """
         own = self._program
         known = self._known.get(spec.name)
@@ -100,7 +100,7 @@ class StoredValues:
     ) -> None:
         """
         Stores the new values of buffers and states, which are among the `results` of
-        `program`. Every rank must call this.
+        `program`. Every rank must call this method.
         """
         for index, spec in enumerate(program.all_results):
             if spec.updates:
@@ -118,7 +118,7 @@ class StoredValues:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """
         Yields each input or parameter that requires a gradient, with its gradient from
-        the `results` of `program`. Every rank must call this.
+        the `results` of `program`. Every rank must call this method.
         """
         for index, spec in enumerate(program.all_results):
             value = results.get(index)
@@ -138,8 +138,8 @@ class StoredValues:
         self, spec: Any, value: torch.Tensor
     ) -> list[tuple[str, DTensor]]:
         """
-        Returns pairs of a parameter's name and its gradient. An argument that merges
-        several parameters gives one pair for each of them.
+        Returns pairs of a parameter's name and its gradient, one for each parameter
+        that the argument `spec` merges.
         """
         program = self._program
         if not spec.repacked:
@@ -158,7 +158,7 @@ class StoredValues:
     ) -> list[torch.Tensor]:
         """
         Returns the inputs and parameters that require gradients and whose gradients
-        `program` gives.
+        `program` returns.
         """
         found: list[torch.Tensor] = []
         for spec in program.all_results:
@@ -176,8 +176,9 @@ def in_order(
     sources: Sequence[torch.Tensor],
 ) -> list[torch.Tensor | None]:
     """
-    Returns a gradient for each of `sources`, of pairs of a tensor and its gradient. A
-    tensor that is given twice has two; one that was frozen since has none.
+    Returns the gradient of each of `sources`, or None. `gradients` has pairs of a
+    tensor and its gradient. A tensor that is given twice has two gradients; a tensor
+    that was frozen since has none.
     """
     own: dict[int, list[torch.Tensor]] = {}
     for source, gradient in reversed(gradients):

@@ -14,8 +14,8 @@ from distir.parallel.rank_program import RankProgram
 class _Gathered(torch.autograd.Function):
     """
     The rows of all ranks of a group, in the order of the group. Ranks may have
-    different numbers of rows. The gradient of a rank's own rows is the sum, over all
-    ranks, of their gradients for these rows.
+    different numbers of rows. The gradient of a rank's own rows is the sum of all
+    ranks' gradients for these rows.
     """
 
     @staticmethod
@@ -43,7 +43,7 @@ class _Gathered(torch.autograd.Function):
 def whole_batch(program: RankProgram, own: torch.Tensor) -> torch.Tensor:
     """
     Returns the rows of all parts of the batch, in order, given `own`, the rows of this
-    rank. The result takes part in autograd. Every rank must call this. Raises
+    rank. The result takes part in autograd. Every rank must call this function. Raises
     DistIRError for a scalar.
     """
     if not own.dim():
@@ -59,7 +59,7 @@ def whole_batch(program: RankProgram, own: torch.Tensor) -> torch.Tensor:
 def mean_of_parts(program: RankProgram, value: torch.Tensor) -> torch.Tensor:
     """
     Returns the mean of `value` over the parts of the batch, without gradients. Each
-    rank gives the value of its own part; every rank must call this.
+    rank passes the value of its own part; every rank must call this function.
     """
     found = value.detach().clone()
     for group in program.batch_groups():

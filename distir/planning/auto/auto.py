@@ -1,6 +1,6 @@
 """
-The search that `auto-parallel` runs: it judges plans by simulation and rules out others
-by lower bounds.
+The search that `auto-parallel` runs. It judges plans by simulation, and rules out other
+plans by lower bounds.
 """
 
 from __future__ import annotations
@@ -158,29 +158,29 @@ def auto_search(
 class AutoSearch(PlanSearch):
     """
     A search that judges plans by simulation. It ends when the neighbours of the best
-    plans are judged, when the time is over, or when the user interrupts.
+    plans are judged, when the time is over, or when the user interrupts it.
 
     The first round judges the grid, and searched layouts on each mesh of all devices.
     If the model is too large for one device, plans that need little memory, and their
     neighbours, come before. Each further round judges neighbours of three kinds of
-    plans: the fastest that fit, unless they are far slower than the best (`leaders`);
-    the fastest that do not fit but would be faster; and, while nothing fits, those that
-    need the least memory.
+    plans: the fastest plans that fit, unless they are far slower than the best one
+    (`leaders`); the fastest plans that do not fit but would be faster; and, while
+    nothing fits, the plans that need the least memory.
 
-    In a round, neighbours come first that most likely fit and are the fastest, judged
-    by the effects of the same changes on other plans (`Effects`). Refinements (overlap,
-    searched stages) take several times as long to judge and gain a few per cent, so
-    they wait until their plan is among the best. If a neighbour is better than all
-    plans before, the round ends, and the next one starts with its neighbours.
+    In a round, the neighbours that most likely fit and are fast come first. The effects
+    of the same changes on other plans tell which these are (`Effects`). Refinements
+    (overlap, searched stages) take several times as long to judge and gain a few per
+    cent, so they wait until their plan is among the best. If a neighbour is better than
+    all plans before, the round ends, and the next one starts with its neighbours.
 
-    Plans for which no layouts fit are tried with more micro-batches: at the end, or,
+    Plans without layouts that fit are tried with more micro-batches: at the end, or,
     while nothing fits, first in each round, two at a time. A plan is not judged if
     lower bounds show that it does not fit or is not faster than the best one.
 
-    - `results`: the judged plans. Those that are present before the search are not
-      judged again;
+    - `results`: the judged plans. Plans with a result before the search are not judged
+      again;
     - `pruned`: the number of plans that a bound ruled out;
-    - `finished`: whether the search ended by itself;
+    - `finished`: whether the search ended without the user or a time limit;
     - `interrupted`: whether the user ended it;
     - `is_running`: whether it is under way.
 
@@ -264,9 +264,9 @@ class AutoSearch(PlanSearch):
     def _start(self) -> list[Plan]:
         """
         Returns the plans of the first round. A plan that cannot fit is replaced by its
-        variant with the lowest ZeRO stage that may fit, or else by one with optimizer
-        states in the host's memory. If no plan may fit, all are returned, so that the
-        error can say how much memory is missing.
+        variant with the lowest ZeRO stage that may fit, or else by a variant with
+        optimizer states in the host's memory. If no plan may fit, returns all plans, so
+        that the error can say how much memory is missing.
         """
         found: dict[Plan, None] = {}
         # First those that are judged quickly and most likely possible.
@@ -393,9 +393,9 @@ class AutoSearch(PlanSearch):
     @property
     def _followed(self) -> dict[Plan, Result]:
         """
-        The results whose neighbours may be judged. The results of the surest plans are
-        left out until another plan fits: they are slow, and a plan that is a little too
-        large for memory is a better start.
+        Returns the results whose neighbours may be judged. Until another plan fits,
+        leaves out the slow plans that need the least memory: the neighbours of a plan
+        that is slightly too large for memory are better.
         """
         others = {p: r for p, r in self.results.items() if p not in self._surest}
         return self.results if ranked(others.values()) else others
@@ -403,8 +403,8 @@ class AutoSearch(PlanSearch):
     def _comes_now(self, result: Simulated, plan: Plan, refined: bool) -> bool:
         """
         Whether `plan`, a neighbour of the plan in `result`, is judged in this round.
-        With `refined`, it must add a refinement to a plan near the best; else it must
-        have no refinement.
+        With `refined`, `plan` must add a refinement to a plan near the best; otherwise
+        it must have no refinement.
         """
         if plan in self.results or not self._may_help(result, plan):
             return False
@@ -416,7 +416,7 @@ class AutoSearch(PlanSearch):
     def _order(self, plan: Plan) -> tuple[bool, float, int, bool, Plan]:
         """
         Returns a sort key for neighbours. Plans that are expected to fit come first,
-        then fast ones, then those that are judged quickly.
+        then faster plans, then plans that are judged quickly.
         """
         origin = self._origins[plan]
         return (
@@ -443,14 +443,13 @@ class AutoSearch(PlanSearch):
     def _may_help(self, result: Simulated, plan: Plan) -> bool:
         """
         Whether `plan`, a neighbour of the plan in `result`, may be possible and better.
-        It is not in these cases:
+        The answer is False in these cases:
 
-        - its schedule was impossible for all judged plans with as many ranks, because
-          the model has too few layers;
-        - memory does not limit the plan in `result`, but the neighbour only saves
-          memory, by recomputation, the host's memory, or more micro-batches without a
-          pipeline;
-        - it has micro-batches without a pipeline, although a single micro-batch fits.
+        - the schedule of `plan` was impossible for all judged plans with the same number of
+          ranks, because the model has too few layers;
+        - memory does not limit the plan in `result`, but `plan` only saves memory, by
+          recomputation, the host's memory, or more micro-batches without a pipeline;
+        - `plan` has micro-batches without a pipeline, although a single micro-batch fits.
         """
         alike = [
             isinstance(other, Simulated)
@@ -473,8 +472,8 @@ class AutoSearch(PlanSearch):
 
     def _fits_undivided(self, plan: Plan) -> bool:
         """
-        Whether `plan` is known to fit with a single micro-batch, with layouts that
-        memory did not decide.
+        Whether `plan` is known to fit with a single micro-batch, with layouts that were
+        chosen without a memory limit.
         """
         whole = with_micro_batches(replace(plan, schedule="", overlap=False), 1)
         known = self.results.get(whole)
@@ -484,9 +483,9 @@ class AutoSearch(PlanSearch):
 
     def _is_due(self, plan: Plan) -> bool:
         """
-        Whether a plan still needs to be judged when its turn comes. It does not if a
-        better plan was found in this round, as the neighbours of that plan come first,
-        or if bounds rule the plan out.
+        Whether a plan still needs to be judged when its turn comes. Returns False if
+        this round found a better plan, because the neighbours of that plan come first,
+        or if lower bounds rule the plan out.
         """
         if plan in self._surest and self.best is not None:
             return False
@@ -494,9 +493,9 @@ class AutoSearch(PlanSearch):
 
     def _is_promising(self, plan: Plan) -> bool:
         """
-        Whether no lower bound rules a plan out. Plans that are ruled out are counted.
-        While no plan fits, none is ruled out, as each may show how little memory would
-        suffice.
+        Whether no lower bound rules out `plan`. Counts the plans that are ruled out.
+        While no plan fits, returns True for all plans, because each may show how little
+        memory would suffice.
         """
         best = self.best
         if best is None or (self._may_fit(plan) and self._beats(plan, best)):
@@ -505,7 +504,10 @@ class AutoSearch(PlanSearch):
         return False
 
     def _least(self) -> float:
-        """Returns the throughput in samples/s below which plans are not wanted."""
+        """
+        Returns the lowest throughput, in samples/s, that a new plan must reach to be of
+        interest.
+        """
         known = ranked(self.results.values())
         alike = [r.throughput_samples_per_s for r in known if not r.plan.overlap]
         return max(alike, default=0.0) / _WORTH
@@ -515,8 +517,7 @@ class AutoSearch(PlanSearch):
 
     def _beats(self, plan: Plan, best: Simulated) -> bool:
         """
-        Whether the lower bound of `plan` allows a higher throughput than that of
-        `best`.
+        Whether the lower bound of `plan` allows a higher throughput than `best` has.
         """
         seconds = self.bounds[plan.batch].seconds_of(plan)
         return seconds * best.throughput_samples_per_s < plan.batch
@@ -524,7 +525,7 @@ class AutoSearch(PlanSearch):
     @property
     def gap(self) -> float | None:
         """
-        The distance of the best plan to the lower bound of all plans for its batch
+        The distance of the best plan from the lower bound of all plans for its batch
         size, as a fraction of the bound. None if there is no plan or no bound.
         """
         best = self.best

@@ -22,10 +22,11 @@ impossible plan.
 class Effects:
     """
     The effects of changes of options on the time and memory of a step. A change that
-    made one plan faster most likely makes other plans faster too, so it is tried first.
+    made one plan faster most likely makes other plans faster too, so the search tries
+    this change first.
 
-    The effect of a change is a pair of ratios after / before: of the times and of the
-    bytes. It is taken from the last two judged plans that differ in this change.
+    The effect of a change is a pair of ratios after / before: one of times, one of
+    bytes. The ratios come from the last two judged plans that differ in this change.
     """
 
     _ratios: dict[Hashable, tuple[float, float]] = field(
@@ -55,8 +56,7 @@ class Effects:
     def may_fit(self, known: Simulated, plan: Plan) -> bool:
         """
         Whether `plan`, a neighbour of the plan with the result `known`, is expected to
-        fit into memory. A plan that searches layouts instead of taking those of the
-        grid is always expected to fit.
+        fit into memory. A plan with searched layouts is always expected to fit.
         """
         if isinstance(plan, LayoutPlan) and not isinstance(known.plan, LayoutPlan):
             return True

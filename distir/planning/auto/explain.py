@@ -25,8 +25,8 @@ class ScopeCost:
       that the second dimension is split over axis t;
     - `compute_s`: the seconds per step in which the busiest devices compute for the
       module;
-    - `communication_s`: the seconds per step in which they communicate for it without
-      computing at the same time.
+    - `communication_s`: the seconds per step in which the busiest devices communicate
+      for the module without computing at the same time.
     """
 
     layouts: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class ScopeCost:
 def by_scope(module: ModuleOp, profiles: Sequence[Profile]) -> dict[str, ScopeCost]:
     """
     Simulates a distributed program and returns the costs of each module of the model,
-    by scope. Raises DistIRError if the program cannot be simulated.
+    by the module's path. Raises DistIRError if the program cannot be simulated.
     """
     found: dict[str, ScopeCost] = {}
     for scope, layout in _layouts(module):
@@ -58,7 +58,7 @@ def by_scope(module: ModuleOp, profiles: Sequence[Profile]) -> dict[str, ScopeCo
 
 
 def _layouts(module: ModuleOp) -> list[tuple[str, str]]:
-    """Returns the scope and the layout of each parameter, as text."""
+    """Returns the module path and the layout, as text, of each parameter."""
     found: list[tuple[str, str]] = []
     for argument in Program(module).arguments:
         layout = argument.layout

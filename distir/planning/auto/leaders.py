@@ -34,10 +34,11 @@ def sorted_results(
     results: Iterable[Result], *, refined: bool
 ) -> tuple[list[Simulated], list[Simulated]]:
     """
-    Returns two lists of results. The first holds those that fit into memory, fastest
-    first. The second holds those that do not fit but are faster than all that do,
-    fastest first. If nothing fits, the second list holds all results, least memory
-    first. Plans with refinements are left out unless `refined`.
+    Returns two lists of results, both sorted by speed, fastest first. The first list
+    holds the results that fit into memory. The second list holds the results that do
+    not fit but are faster than all that fit. If nothing fits, the second list holds all
+    results, sorted by memory, least first. Plans with refinements are left out unless
+    `refined`.
     """
     known = simulated(results)
     if not refined:
@@ -53,11 +54,10 @@ def sorted_results(
 
 def leaders(results: Iterable[Result], width: int, *, refined: bool) -> list[Simulated]:
     """
-    Returns the results whose neighbours are judged next: at most `width` of each kind
-    that fit, and `width` of each kind that do not fit but would be faster. Results that
-    fit are taken only if they are not far slower than the best one without refinements,
-    as refinements may gain others as much. Plans with refinements are left out unless
-    `refined`.
+    Returns the results whose neighbours are judged next. Of each kind of plan, these
+    are at most `width` results that fit and `width` results that do not fit but would
+    be faster. A result that fits is left out if it is far slower than the best result
+    without refinements. Plans with refinements are left out unless `refined`.
     """
     fitting, large = sorted_results(results, refined=refined)
     plain = [r.throughput_samples_per_s for r in fitting if not refinements(r.plan)]
@@ -68,9 +68,9 @@ def leaders(results: Iterable[Result], width: int, *, refined: bool) -> list[Sim
 
 def _first_of_kinds(results: Sequence[Simulated], width: int) -> list[Simulated]:
     """
-    Returns the first `width` results of each kind of plan. Kinds are told apart by two
-    questions: whether layouts are searched, and whether the plan has several pipeline
-    ranks. Of results with equal time and memory, only the first counts.
+    Returns the first `width` results of each kind of plan. The kind of a plan says
+    whether its layouts are searched and whether it has several pipeline ranks. Of
+    results with equal time and memory, only the first counts.
     """
     distinct: dict[tuple[float, int], Simulated] = {}
     for result in results:

@@ -41,9 +41,9 @@ def partly_recomputed(
 ) -> list[Plan]:
     """
     Returns plans in which some layers have one checkpoint policy and the others another
-    one, most promising first. Each lies between two judged plans that differ only in
-    their policy: one does not fit (or memory decided its layouts), and the other
-    recomputes more and fits.
+    policy, most promising first. Each returned plan lies between two judged plans that
+    differ only in their policy. One of the two does not fit (or memory decided its
+    layouts); the other recomputes more and fits.
 
     - `results`: the plans judged so far;
     - `policies`: the policies that layers may have, the one that recomputes least
@@ -76,8 +76,8 @@ def partly_recomputed(
 
 def _different(family: Mapping[str, Result], policies: Sequence[str]) -> list[str]:
     """
-    Returns those of `policies` with which the plan was judged, in order. Of policies
-    with equal time and memory, only the first is returned.
+    Returns the `policies` with a result in `family`, in order. Of policies with equal
+    time and memory, only the first is returned.
     """
     found: dict[object, str] = {}
     for policy in policies:
@@ -96,10 +96,10 @@ class _Mixture:
     A plan in which some layers have the checkpoint policy `more` and the others the
     policy `some`, which recomputes less.
 
-    Memory is nearly linear in the number of layers with `more`. So the simulated memory
-    of a pipeline rank tells how many of its layers need `more`, and each judged mixture
-    makes the estimate better. If layouts are searched, they use all memory there is;
-    the number is then found by halving intervals.
+    Memory is nearly linear in the number of layers with `more`. The simulated memory of
+    a pipeline rank therefore tells how many of its layers need `more`, and each judged
+    mixture improves the estimate. Searched layouts use all available memory; for them,
+    bisection finds the number of layers.
 
     - `all_some`, `all_more`: the results with one policy for all layers;
     - `mixed`: the results of mixtures.
@@ -132,7 +132,10 @@ class _Mixture:
         return _Mixture(some, more, all_some, all_more, mixed)
 
     def next(self) -> Plan | None:
-        """Returns the mixture to judge next, or None if there is none."""
+        """
+        Returns the next plan to judge in which some layers have one checkpoint policy
+        and the others another one, or None if there is none.
+        """
         known = [
             (self._counts(result.plan), result)
             for result in (self.all_some, *self.mixed, self.all_more)
@@ -154,9 +157,9 @@ class _Mixture:
 
     def seconds(self, plan: Plan, bounds: Bounds) -> float:
         """
-        Estimates the seconds of the mixture `plan` from those of the plans with one
-        policy. If memory decided the layouts of a plan, its time cannot be used. The
-        estimate then compares the amounts of work, by `bounds`.
+        Estimates the seconds of the mixture `plan` from the times of the plans with one
+        policy. If memory decided the layouts of such a plan, its time is not used, and
+        the estimate compares the amounts of work by `bounds`.
         """
         all_some, slow = self.all_some, self.all_more.step_time_s
         if isinstance(all_some, Simulated) and all_some.layouts is None:
@@ -171,7 +174,7 @@ class _Mixture:
 
     def _counts(self, plan: Plan) -> list[int]:
         """
-        Returns, for each pipeline rank, the number of layers that have the policy
+        Returns, for each pipeline rank, the number of layers with the checkpoint policy
         `more` in `plan`.
         """
         ranks = self.all_more.layer_ranks
@@ -182,7 +185,7 @@ class _Mixture:
 
 
 def _has_enough(result: Result) -> bool:
-    """Whether a plan fits and memory did not decide its layouts."""
+    """Whether a plan fits and its layouts were not chosen to save memory."""
     layouts = result.layouts if isinstance(result, Simulated) else None
     return result.fits and not (layouts is not None and layouts.limited)
 
@@ -202,9 +205,9 @@ def _spare(result: Result, rank: int) -> float | None:
 
 def _least_enough(known: Sequence[tuple[int, float | None]]) -> int:
     """
-    Returns the least number of layers with which a rank probably fits. `known` pairs
-    numbers of layers with the bytes left on the rank. In the pair with the most layers,
-    the bytes left must not be negative.
+    Returns the least number of layers with which a rank probably fits. Each pair in
+    `known` has a number of layers and the bytes left on the rank. In the pair with the
+    most layers, the bytes left must not be negative.
     """
     enough = {n: spare for n, spare in known if spare is not None and spare >= 0}
     most = min(enough)

@@ -69,9 +69,9 @@ def chosen_plan(search: AutoSearch) -> str:
 def memory_binds(search: PlanSearch) -> str:
     """
     Tells whether the memory limit cost speed. Names the fastest plan that does not fit
-    and would be faster than the best one. If there is none, tells whether memory
-    decided the layouts of the best plan or of others. Returns an empty string if memory
-    played no role.
+    and would be faster than the best plan. If there is no such plan, tells whether
+    memory decided the layouts of the best plan or of other plans. Returns an empty
+    string if memory played no role.
     """
     best = search.best
     assert best is not None
@@ -104,8 +104,8 @@ def memory_binds(search: PlanSearch) -> str:
 
 def runner_up(search: PlanSearch) -> Simulated | None:
     """
-    Returns the fastest plan that divides the program among the devices in another way
-    than the best plan, and has another time or memory. Returns None if there is none.
+    Returns the fastest plan that differs from the best plan in its division of the
+    program among the devices and in its time or memory. Returns None if there is none.
     """
     best, others = search.best, ranked(search.results.values())
     assert best is not None
@@ -121,10 +121,10 @@ def runner_up(search: PlanSearch) -> Simulated | None:
 
 def nothing_found(search: AutoSearch) -> str:
     """
-    Explains why no plan was found: names the smallest memory that any plan needs, and,
-    if the search ended by itself, the largest contributors to it. The contributors are
-    left out after an interruption or at the time limit, because the plan must be
-    distributed again to find them.
+    Explains why no plan was found. Names the smallest memory that any plan needs and,
+    if the search ended by itself, the largest contributors to it. Finding the
+    contributors requires distributing the plan again, so they are left out after an
+    interruption or a time limit.
     """
     results = sorted(search.results.values(), key=lambda r: r.plan)
     if not results:

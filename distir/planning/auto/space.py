@@ -61,8 +61,8 @@ class AutoSpace:
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the allowed values
       of these options; by default all;
     - `c`, `e`: the degrees of context and of expert parallelism in plans of the grid;
-    - `expert_axes`: the sets of axes over which experts may be dealt out; plans start
-      with the first one;
+    - `expert_axes`: the sets of axes over which experts may be distributed; plans start
+      with the first set;
     - `next_c`: the degrees of context parallelism that neighbours of plans may have;
     - `r`: the allowed numbers of groups that each hold a copy of the tensors that ZeRO
       splits; by default all;
@@ -170,11 +170,10 @@ class AutoSpace:
         self, batches: Sequence[int], zero: int, may_fit: Callable[[Plan], bool]
     ) -> list[GridPlan]:
         """
-        Returns one plan for each way in which the grid divides the program. Only plans
-        for which `may_fit` returns True are considered. The plan recomputes as much as
-        is allowed, has ZeRO stage `zero`, and has as many micro-batches as possible.
-        Plans that keep optimizer states in the host's memory are returned only if no
-        others fit.
+        Returns one plan for each way in which the grid divides the program, if
+        `may_fit` returns True for it. The plan recomputes as much as is allowed, has
+        ZeRO stage `zero`, and has as many micro-batches as possible. Plans that keep
+        optimizer states in the host's memory are returned only if no other plans fit.
         """
         if not self.trains or self.own_axes:
             return []
@@ -252,7 +251,9 @@ class AutoSpace:
                 yield from self._next_to_searched(plan)
 
     def _refined(self, plan: Plan) -> Iterator[Plan]:
-        """Yields `plan` with overlap and with searched stages."""
+        """
+        Yields two variants of `plan`: one with overlap and one with searched stages.
+        """
         devices = not isinstance(plan, GridPlan) or plan.devices > 1
         for overlap in self.overlap if devices else ():
             yield replace(plan, overlap=overlap)
@@ -261,9 +262,9 @@ class AutoSpace:
 
     def _next_policies(self, policy: str) -> list[str]:
         """
-        Returns the neighbours of a checkpoint policy, in order: the policies that
-        recompute the least and the most, and those that recompute a little less and a
-        little more than `policy`.
+        Returns the checkpoint policies to try next, in order: the policies that
+        recompute the least and the most, and the policies that recompute slightly less
+        and slightly more than `policy`.
         """
         known = list(self.checkpoint)
         place = known.index(policy)
@@ -301,8 +302,9 @@ class AutoSpace:
 
     def _next_groups(self, c: GridPlan) -> Iterator[GridPlan]:
         """
-        Yields the plan with twice and with half the number of groups that each hold a
-        copy of the tensors that ZeRO splits. The number of devices stays the same.
+        Yields two plans: `c` with twice and with half the number of groups that each
+        hold a copy of the tensors that ZeRO splits. The number of devices stays the
+        same.
         """
         if c.d % 2 == 0 and (2 * c.r in self.r or not self.r) and c.d > 2:
             yield replace(c, d=c.d // 2, r=2 * c.r)
@@ -313,8 +315,9 @@ class AutoSpace:
         """
         Yields the plans in which one degree of data, tensor, pipeline or expert
         parallelism is half as large and another one twice as large. The size of
-        micro-batches stays the same. This is for models with experts, which have so many
-        combinations of degrees that a search may never get to all of them.
+        micro-batches stays the same. These plans are for models with experts: these
+        models have so many combinations of degrees that a search may not reach all of
+        them.
         """
         for less, more in permutations("dtpe", 2):
             if getattr(c, less) % 2:
@@ -342,8 +345,9 @@ class AutoSpace:
 
     def _next_contexts(self, c: GridPlan) -> Iterator[GridPlan]:
         """
-        Yields plans with other degrees of context parallelism and other ways to exchange
-        keys, of those with experts over axes that these degrees allow.
+        Yields plans with other degrees of context parallelism or other ways to exchange
+        keys. In these plans, experts are split only over axes that the new degrees
+        allow.
         """
         for plan in self._other_contexts(c):
             sets = (plan.expert_axes, *self.expert_axes)
@@ -351,10 +355,10 @@ class AutoSpace:
 
     def _other_contexts(self, c: GridPlan) -> Iterator[GridPlan]:
         """
-        Yields the plan with twice and with half the degree of context parallelism. Data
-        or tensor parallelism changes the opposite way, so that the number of devices
-        stays the same. Also yields the plan with the other ways to exchange keys and
-        values between devices.
+        Yields plans with twice and with half the degree of context parallelism. The
+        degree of data or tensor parallelism changes the opposite way, so that the
+        number of devices stays the same. Also yields plans with the other ways to
+        exchange keys and values between devices.
         """
         if 2 * c.c in self.next_c:
             if c.d % 2 == 0 and (c.d > 2 or c.r == 1):
@@ -387,7 +391,7 @@ class AutoSpace:
 
     def _pipelines(self, c: Plan, most: int) -> Iterator[Plan]:
         """
-        Yields the plan with other stages, other schedules and other numbers of
+        Yields plans that differ from `c` in their stages, schedule or number of
         micro-batches, up to `most` micro-batches.
         """
         if c.p > 1:
@@ -450,14 +454,14 @@ class AutoSpace:
     def _axes_of(self, d: int, t: int) -> Axes:
         """
         Returns the axes of a mesh of `d` x `t` devices. The axes are named d and t if
-        degrees are given.
+        the search has the option `degrees`.
         """
         if self.degrees:
             return tuple((n, s) for n, s in (("d", d), ("t", t)) if s > 1)
         return self._named([n for n in (d, t) if n > 1])
 
     def _named(self, sizes: Sequence[int]) -> Axes:
-        """Returns the axes of a mesh with the given sizes, with names."""
+        """Returns the axes of a mesh with the given sizes, and names the axes."""
         names = AXES
         if len(sizes) == 1 and self.asked_axes == frozenset(AXES[1]):
             names = AXES[1:]
@@ -466,8 +470,8 @@ class AutoSpace:
 
 def _parts(plan: GridPlan) -> int:
     """
-    Returns the number of parts into which a plan divides the parameters of experts
-    without ZeRO.
+    Returns the number of parts into which a plan divides the parameters of experts. The
+    split by ZeRO is not counted.
     """
     return plan.t * plan.p * plan.e
 

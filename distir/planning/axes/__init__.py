@@ -3,22 +3,23 @@ Planning of one mesh axis: the choice of a strategy for each op of a program on 
 axis.
 
 The sharding rule of each op offers strategies (`strategies`): split one factor over the
-axis, let partial values pass, or work on whole values. `AxisGraphBuilder` (`builder`)
-makes one node per op, per argument and per value with several uses, and one edge per
-use of a value. `distir.solver` finds the cheapest combination of strategies exactly.
+axis, let partial values pass, or work on replicated values. `AxisGraphBuilder`
+(`builder`) makes one node per op, per argument and per value with several uses, and one
+edge per use of a value. `distir.solver` finds the cheapest combination of strategies
+exactly.
 
 `AxisPolicy` (`policy`) restricts the strategies to the purpose of the axis. A parameter
-is stored in the placement in which its first user takes it. A whole activation may be
-cut into parts only by an op that already has another operand in parts.
+is stored in the placement that its first user takes. Only an op that already has one
+operand in parts may cut a whole activation into parts.
 
 The costs (`UnitCosts`) do not depend on a cluster. They are the floating-point
 operations per device, plus a low price per byte communicated, plus a much lower price
 per byte read or written. A user who asks for a 4-way split wants the work split 4 ways
 where possible, and then as little communication as possible. The searches of layouts
-weigh work against communication with the real costs on a cluster instead.
+weigh work against communication with the costs on a real cluster instead.
 
 Two details of the costs matter. In the forward of a training step, an op that cuts a
-part out of a whole parameter is charged for the parameter's whole gradient, as every
-device computes it. Among equal plans, values stay whole between blocks, as in
-Megatron's scheme, because gathering costs slightly more than its bytes.
+part out of a whole parameter is charged for the parameter's whole gradient, because
+every device computes that gradient. Among equal plans, values stay whole between
+blocks, as in Megatron's scheme, because gathering costs slightly more than its bytes.
 """

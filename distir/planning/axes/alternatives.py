@@ -17,7 +17,7 @@ which depends on inputs. Every device can compute constants and parameters by it
 
 
 class Take(Enum):
-    """The ways in which an op may obtain an operand in the placement that it wants."""
+    """The ways in which an op may obtain an operand in the placement that it needs."""
 
     AS_IS = 0
     """The value must already be available in that placement."""
@@ -57,7 +57,8 @@ class OpAlternative(NamedTuple):
     One alternative of an op on a mesh axis.
 
     - `strategy`: the placements of operands and results;
-    - `takes`: for each operand, the way in which it may be obtained in its placement;
+    - `takes`: for each operand, the way in which the op may obtain the operand in its
+      placement;
     - `cost`: the cost of the op.
     """
 
@@ -75,9 +76,9 @@ class OpAlternative(NamedTuple):
 
 class ValueAlternative(NamedTuple):
     """
-    One alternative of a value: the placements in which it is kept for its uses
+    One alternative of a value: the placements in which the value is kept for its uses
     (`placements`). If `cut` is given, one use cuts a part out of the value, or reduces
-    and scatters it, and later uses can take that part too.
+    and scatters the value, and later uses can take that part too.
     """
 
     placements: Available

@@ -32,8 +32,9 @@ A = TypeVar("A", bound=Alternative)
 
 class AxisPlanner:
     """
-    Plans one mesh axis for a program. `split_parameters`, `is_forward` and `leaves_split`
-    have the same meaning as in `AxisPolicy`.
+    Plans one mesh axis for a program. `split_parameters` says whether parameters may
+    start a split, `is_forward` whether the program is the forward of a training step,
+    and `leaves_split` whether results may leave the program split at no cost.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class AxisPlanner:
 
 class _Choices:
     """
-    Reads a solution of the graph. It gives one plan per kind of call of a function.
+    Reads a solution of the graph, and returns one plan per kind of call of a function.
     """
 
     def __init__(
@@ -80,8 +81,8 @@ class _Choices:
 
     def plan(self) -> AxisPlan:
         """
-        Returns the plan of the entry function. It contains the plans of all functions
-        that the entry function calls.
+        Returns the plan of the entry function, which contains the plans of all
+        functions that it calls.
         """
         return plan_of(
             self.entry,
@@ -122,7 +123,7 @@ class _Choices:
         return tuple(found)
 
     def _taken(self, entry: AxisBody, value: SSAValue) -> Iterator[Placement]:
-        """Yields the placements in which the ops of the entry function take a value."""
+        """Yields the placements in which the ops of function `entry` take a value."""
         for use in value.uses:
             node = entry.ops.get(use.operation)
             if node is not None:

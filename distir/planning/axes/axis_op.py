@@ -57,9 +57,9 @@ class Decomposition(NamedTuple):
 
     - `parts`: the strategies of the decomposition's ops on all axes planned so far,
       this axis included;
-    - `price`: the cost of reducing the values between the ops that are partial over
+    - `price`: the cost of reducing the values between these ops that are partial over
       this axis;
-    - `exchanged`: the cost of the communication inside the ops while they compute;
+    - `exchanged`: the cost of the communication inside these ops while they compute;
     - `is_of_result`: whether one of the partial values is the result of the whole op.
     """
 
@@ -142,8 +142,8 @@ class AxisOp:
 
     def strategy(self, split: SplitFactor | None) -> AxisStrategy | None:
         """
-        Returns the strategy that splits a factor as `split` says, or the one that
-        splits nothing if `split` is None. Returns None if the sharding rule or the
+        Returns the strategy that splits the factor named by `split`, or the strategy
+        that splits nothing if `split` is None. Returns None if the sharding rule or the
         sizes forbid the split.
         """
         if split not in self._strategies:
@@ -191,7 +191,10 @@ class AxisOp:
         return Strategy((split,), operands, results, parts)
 
     def _declared(self, own: AxisDims) -> AxisStrategy:
-        """Returns the only strategy of an op that communicates over this axis itself."""
+        """
+        Returns the only strategy of an op that communicates over this axis itself.
+        `own` are the dimensions that the op declares for the axis.
+        """
 
         def split(dim: int | None) -> Placement:
             return REPLICATED if dim is None else SplitPlacement(dim)
@@ -259,8 +262,8 @@ class AxisOp:
 
     def parts_before(self) -> tuple[LayoutStrategy, ...]:
         """
-        Returns the strategies of the ops of this op's decomposition on the axes planned
-        before this one.
+        Returns the strategies, on the axes planned before this one, of the ops into
+        which this op is decomposed.
         """
         found = self._decompose((REPLICATED,) * len(self.operand_types), True)
         assert found is not None  # else no axis decomposes it
@@ -268,8 +271,8 @@ class AxisOp:
 
     def leaves_result_partial(self, strategy: AxisStrategy) -> bool:
         """
-        Whether the op's own result is left partial by the decomposition that `strategy`
-        uses.
+        Whether the decomposition that `strategy` uses leaves the op's own result
+        partial.
         """
         (option,) = strategy.options
         if not isinstance(option, SplitFactor):
@@ -280,8 +283,8 @@ class AxisOp:
     def exchanged(self, strategy: AxisStrategy) -> float:
         """
         Returns the cost of the communication inside the ops of the decomposition that
-        `strategy` uses. Returns 0 without a decomposition: the user then asked for the
-        communication by writing the op.
+        `strategy` uses. Returns 0 without a decomposition: the user then wrote an op
+        that communicates, and has no choice to pay for.
         """
         (option,) = strategy.options
         if not strategy.parts or not isinstance(option, SplitFactor):
@@ -380,8 +383,9 @@ class AxisOp:
         self, is_result: bool, index: int, placement: SplitPlacement
     ) -> SplitFactor | None:
         """
-        Returns the factor and run length that this axis splits when an operand (or
-        result, if `is_result`) has `placement`. Returns None if no factor fits.
+        Returns the factor and run length (block size) that this axis splits when an
+        operand (or result, if `is_result`) has `placement`. Returns None if no factor
+        fits.
         """
         key = (is_result, index, placement)
         if key not in self._factors:
@@ -437,8 +441,8 @@ def placed(
     types: Iterable[Attribute],
 ) -> tuple[Layout, ...]:
     """
-    Returns the layouts of values after mesh axis `axis` has put each value into its
-    placement. `layouts`, `placements` and `types` have one entry per value.
+    Returns the layouts of values after each value has received its placement on mesh
+    axis `axis`. `layouts`, `placements` and `types` have one entry per value.
     """
     return tuple(
         add_placement(layout, axis, placement, rank_of(type_))
@@ -506,9 +510,10 @@ class AxisProgram:
 
     def _alike_info(self, op: Operation, before: LayoutStrategy) -> AxisOp:
         """
-        Returns the strategies of an op, shared by ops whose rules are equal, such as
-        slices of different rows. An op that a split decomposes shares them with ops of
-        its own signature only, as its constants may decide on its decomposition.
+        Returns the strategies of an op. Ops with equal rules, such as slices of
+        different rows, share them. An op that a split decomposes shares its strategies
+        only with ops of its own signature, because its constants may decide the
+        decomposition.
         """
         rule = self._signatures.rule(op)
         if rule.decomposed:

@@ -80,7 +80,7 @@ OperandUse = OpUse | CallUse
 class AxisGraphBuilder:
     """
     Builds the graph of a program on one mesh axis. `Reach` must have found the
-    strategies of the ops before. `policy` holds the purpose of the axis.
+    strategies of the ops before. `policy` describes the purpose of the axis.
     """
 
     def __init__(self, policy: AxisPolicy):
@@ -170,7 +170,10 @@ class AxisGraphBuilder:
         return Node(what, strategies, np.array(costs or [0.0] * len(strategies)))
 
     def _port(self, body: AxisBody, value: SSAValue) -> AxisPort:
-        """Returns the port of the node that computes a value."""
+        """
+        Returns the port of `value`, which is the node that computes the value and the
+        index of the node's result.
+        """
         # Not `isinstance`, which is slow where the answer is no.
         if type(value) is BlockArgument:
             return Port(body.arguments[value.index], 0)
@@ -185,9 +188,9 @@ class AxisGraphBuilder:
         self, value: SSAValue, uses: Sequence[OperandUse], source: Source
     ) -> float:
         """
-        Returns the bytes of a value that are moved when it changes its placement. For
-        an argument, they are the largest bytes over its uses, as the axes planned
-        before this one may have gathered it for them.
+        Returns the bytes that move when a value changes its placement. For an argument,
+        this is the maximum over its uses, because the axes planned before this one may
+        have gathered the argument for some uses.
         """
         if isinstance(value, OpResult):
             return self.program.info(value.op).result_bytes[value.index]
@@ -208,9 +211,9 @@ class AxisGraphBuilder:
         results: dict[int, AxisPort],
     ) -> None:
         """
-        Connects a value with its uses by ops and calls, and adds it to `results` at
-        those indices of `returns` at which its function returns it. `late` says whether
-        its partial sums are reduced late.
+        Connects a value with its uses by ops and calls. `returns` are the indices of
+        the function's results that are this value; it is added to `results` at these
+        indices. `late` says whether its partial sums are reduced late.
         """
         port, count = self._port(body, value), body.count
         source = reached.sources.get(value, "activation")
@@ -276,7 +279,7 @@ class AxisGraphBuilder:
     def _cuts(self, uses: Sequence[OperandUse]) -> list[Cut]:
         """
         Returns the parts that one use may cut out of a value and that a later use also
-        wants.
+        takes.
         """
         found: list[Cut] = []
         for position, use in enumerate(uses):
@@ -301,8 +304,9 @@ class AxisGraphBuilder:
     ) -> list[Placement]:
         """
         Returns the splits to which one use may move a value and that a later use also
-        wants. If the function returns the value (`returned`), every split to which a
-        use may move it counts, as it may leave the function in any of them.
+        takes. If the function returns the value (`returned`), every split to which a
+        use may move the value counts, because the value may leave the function in any
+        of them.
         """
         found: dict[Placement, None] = {}
         behind: set[Placement] = set()
@@ -323,8 +327,9 @@ class AxisGraphBuilder:
         self, body: AxisBody, port: AxisPort, index: int, uses: int
     ) -> AxisPort:
         """
-        Returns the port of a value that leaves its function as result `index`. `uses`
-        is the number of uses of the value in the function.
+        Returns the port (a node and the index of its result) of a value that leaves its
+        function as result `index`. `uses` is the number of uses of the value in the
+        function.
         """
         info = self.program.info(return_op(body.function))
         rows = self.edge_costs.returned(port, info, index, uses)
@@ -358,7 +363,8 @@ class AxisGraphBuilder:
 
 def _has_cuts(port: AxisPort) -> bool:
     """
-    Whether an alternative of the value lets a use cut a part out of it for later uses.
+    Whether some alternative of the value lets one use cut a part out of it that later
+    uses can take.
     """
     return any(isinstance(s, ValueAlternative) and s.cut for s in port.node.strategies)
 
@@ -386,8 +392,8 @@ def _uses(body: AxisBody) -> dict[SSAValue, list[OperandUse]]:
 
 def _returns(body: AxisBody) -> dict[SSAValue, list[int]]:
     """
-    Returns, for each value that a function returns, the indices of its results that are
-    this value, the last one first.
+    Maps each value that a function returns to the indices of the results that are this
+    value, the last index first.
     """
     found: dict[SSAValue, list[int]] = {}
     returned = return_op(body.function).operands

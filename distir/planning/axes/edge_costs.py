@@ -35,7 +35,7 @@ from distir.sharding.placement import (
 
 class Taken(NamedTuple):
     """
-    The edge from a value to an op that takes it.
+    The edge from a value to an op that takes the value.
 
     - `node`: the node of the op;
     - `info`: the strategies of the op on the axis;
@@ -43,8 +43,8 @@ class Taken(NamedTuple):
     - `position`: the position of this use among all uses of the value, or -1 if no use
       cuts a part out of the value;
     - `is_first`: whether the value is a parameter and this is its first use;
-    - `late`: whether the value's partial sums are to be reduced late;
-    - `source`: the kind of values that the value is computed from.
+    - `late`: whether the value's partial sums are reduced late;
+    - `source`: whether the value is computed from parameters, constants or activations.
     """
 
     node: Node[OpAlternative]
@@ -58,8 +58,13 @@ class Taken(NamedTuple):
 
 class Passed(NamedTuple):
     """
-    The edge from a value to an argument of a called function. `node` is the node of the
-    argument; the other fields are as in `Taken`.
+    The edge from a value to an argument of a called function.
+
+    - `node`: the node of the argument;
+    - `info`, `operand`: the call's strategies on the axis, and the index of the operand;
+    - `position`: the position of this use among all uses of the value, or -1 if no use
+      cuts a part out of the value;
+    - `is_first`: whether the value is a parameter and this is its first use.
     """
 
     node: Node[ValueAlternative]
@@ -72,8 +77,7 @@ class Passed(NamedTuple):
 class Kept(NamedTuple):
     """
     The edge from a value to the node that chooses the placements in which the value is
-    kept. The first of these placements is always the one in which the value is
-    computed.
+    kept. The value is always computed in the first of these placements.
     """
 
     node: Node[ValueAlternative]
@@ -179,8 +183,8 @@ class EdgeCosts:
 
     def size(self, info: AxisOp, operand: int, source: Source) -> float:
         """
-        Returns the bytes of an operand that are moved to its op. If it is a parameter
-        (`source`), only the part that later axes leave on a device counts.
+        Returns the bytes of an operand that are moved to its op. If the operand is a
+        parameter (`source`), only the part that later axes leave on a device counts.
         """
         size = info.moved_bytes[operand]
         return size / self.policy.program.later_parts if source == "parameter" else size
@@ -188,8 +192,8 @@ class EdgeCosts:
     def move(self, have: Placement, want: Placement, size: float) -> float:
         """
         Returns the cost of moving a value from placement `have` to placement `want`.
-        `size` is the bytes that the value has on a device where this axis does not
-        split it.
+        `size` is the size in bytes of the value on one device before this axis splits
+        it.
         """
         return self.costs.move(have, want, size, self.parts)
 
@@ -197,9 +201,10 @@ class EdgeCosts:
         self, port: Port[Alternative], position: int
     ) -> list[tuple[Available, Placement | None]]:
         """
-        Returns, for each alternative of a value's node, the placements in which the
-        value is available to its use at `position`. With each comes the placement of
-        the part that this use must cut out of the value, or None if it need not cut.
+        Returns two placements for each alternative of a value's node. The first are the
+        placements in which the value is available to its use at `position`. The second
+        is the placement of the part that this use must cut out of the value, or None if
+        it cuts no part.
         """
         found: list[tuple[Available, Placement | None]] = []
         for s in port.node.strategies:
@@ -218,8 +223,8 @@ class EdgeCosts:
     ) -> list[dict[Placement, float]]:
         """
         Returns, for each alternative of a value's node, the placements in which the
-        value may leave its function, with the cost of each. `uses` is the number of
-        uses of the value in the function.
+        value may leave its function, with the cost of each. The value is result
+        `result` of the op described by `info`, and has `uses` uses in the function.
         """
         return [
             self.leaving(info, result, way) for way, _ in self.availability(port, uses)
@@ -227,8 +232,8 @@ class EdgeCosts:
 
     def _taken(self, port: Port[Alternative], use: Taken) -> Floats:
         """
-        Returns the cost matrix of moving a value to an op: rows are the alternatives of
-        the value, columns those of the op.
+        Returns the cost matrix of moving a value to an op. Rows are the alternatives of
+        the value, columns the alternatives of the op.
         """
         index, strategies = use.operand, use.node.strategies
         size = self.size(use.info, use.operand, use.source)
@@ -334,10 +339,10 @@ class EdgeCosts:
     ) -> dict[Placement, float]:
         """
         Returns the placements in which a value may leave its function as result
-        `index`, with the cost of each. If the value is available whole, it leaves
-        whole. Else it leaves in a split that fits the axes planned before this one. If
-        there is none, it leaves partial if it is available only partial, else whole at
-        the cost of moving it.
+        `index`, with the cost of each. A value that is available whole leaves whole.
+        Any other value leaves in a split that fits the axes planned before this one. If
+        no split fits, a value that is available only partial leaves partial; the others
+        leave whole at the cost of moving them.
         """
         if REPLICATED in available:
             return {REPLICATED: 0.0}

@@ -26,10 +26,10 @@ class MicroBatchPlanner:
     coordinates of this axis are moments in time, not devices.
 
     No costs are compared, because a device cannot save work by communicating with
-    itself at another time. An op keeps the split of its operands if its rule allows it,
-    and partial values pass if the rule is linear in them. Any other operand is made
-    whole first. What depends on such an operand runs once per step instead of once per
-    micro-batch.
+    itself at another time. An op keeps the split of its operands if its rule allows the
+    split, and partial values pass if the rule is linear in them. Any other operand is
+    made whole first. Ops that depend on such an operand run once per step instead of
+    once per micro-batch.
     """
 
     def __init__(self, program: AxisProgram):

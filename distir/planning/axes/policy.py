@@ -1,11 +1,11 @@
 """
 The purpose of a mesh axis, and a program's own requests about the use of the axis.
 
-The costs of work and communication do not decide between many equally cheap plans. An
-axis either splits the inputs, and the parameters follow, or it splits parameters, and
-the activations follow from contractions with parameters. `AxisPolicy` holds this
-purpose. It also holds the program's own requests: constraints (`dist.constrain`), and
-sums that are to be reduced late (`dist.reduce_late`).
+Many plans cost equally little work and communication. The purpose of the axis decides
+between them. An axis either splits the inputs, and the parameters follow, or it splits
+parameters, and the activations follow from contractions with parameters. `AxisPolicy`
+holds this purpose, and the program's own requests: constraints (`dist.constrain`), and
+sums that are reduced late (`dist.reduce_late`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class AxisPolicy:
 
     - `program`: the view of the program for this axis;
     - `split_parameters`: whether parameters, and values computed from parameters and
-      constants only, may start a split. On a data axis they may not: only a split
-      input, label or annotated parameter starts a split there;
+      constants only, may start a split. On a data axis, only a split input, label or
+      annotated parameter may start a split;
     - `is_forward`: whether the program is the forward of a training step. The backward
       will follow the layouts of the parameters;
     - `leaves_split`: whether results may leave the program split at no cost. Otherwise
@@ -58,7 +58,7 @@ class AxisPolicy:
     @cached_property
     def hints(self) -> Splits:
         """
-        The splits in runs of each value that its consumers could use without
+        The block-cyclic splits of each value that its consumers could use without
         communication. They are found by following the contiguous splits of each op
         backwards along the sharding rules. For example, the columns of a fused QKV
         matrix get the split by heads in this way.
@@ -136,8 +136,8 @@ class AxisPolicy:
         """
         Returns the placement that a `dist.constrain` op requests on this axis for the
         rows of `op`, a product of experts. The product works on the rows where they
-        are: tokens are sent to experts, and never experts to tokens, however many rows
-        there are places for. Returns None for other ops.
+        are: tokens are sent to experts, and experts are never sent to tokens. Returns
+        None for other ops.
         """
         if not isinstance(op, GroupedOp):
             return None
@@ -148,9 +148,9 @@ class AxisPolicy:
 
     def late(self, name: str) -> set[SSAValue]:
         """
-        Returns the values of function `name` whose partial sums are to be reduced late.
-        They are the operands of ops marked with `dist.reduce_late`, and the values from
-        which these operands follow by linear ops alone.
+        Returns the values of function `name` whose partial sums are reduced late. These
+        are the operands of ops marked with `dist.reduce_late`, and the values from
+        which only linear ops lead to such an operand.
         """
         if name not in self._late:
             found = self._late[name] = set[SSAValue]()
@@ -171,8 +171,8 @@ class AxisPolicy:
         self, op: Operation, hints: Mapping[SSAValue, set[SplitPlacement]]
     ) -> Iterable[SplitFactor]:
         """
-        Yields the factors, with run lengths, whose split gives a result of `op` one of
-        the placements that `hints` names for it.
+        Yields the factors, with run lengths (block sizes), whose split gives a result
+        of `op` one of the placements that `hints` names for it.
         """
         info = self.program.info(op)
         for index, result in enumerate(op.results):

@@ -47,8 +47,8 @@ A = TypeVar("A", bound=Alternative, covariant=True)
 
 class Alternatives(tuple[A, ...]):
     """
-    The alternatives of equal ops: one tuple that all of these ops share. It is compared
-    by identity, because hashing its contents is slow.
+    The alternatives of ops that are equal: one tuple that all these ops share. Two
+    objects are compared by identity, because hashing their contents is slow.
     """
 
     __slots__ = ()
@@ -59,7 +59,7 @@ class Alternatives(tuple[A, ...]):
 
 
 class ArgumentFacts:
-    """Facts about an argument of a function for one kind of call."""
+    """The facts about an argument of a function in one kind of call."""
 
     def __init__(self, placement: Placement | None, source: Source, requested: bool):
         self.fixed = placement
@@ -69,8 +69,8 @@ class ArgumentFacts:
 
     def add(self, placements: Iterable[Placement]) -> bool:
         """
-        Adds placements in which the argument may come. Returns whether any of them is
-        new.
+        Adds placements in which the caller may pass the argument. Returns whether any
+        of them is new.
         """
         before = len(self.possible)
         self.possible |= dict.fromkeys(placements)
@@ -80,14 +80,14 @@ class ArgumentFacts:
 @dataclass(eq=False)
 class Reached:
     """
-    Facts about a function that hold for all its calls of one kind.
+    The facts about a function that hold for all its calls of one kind.
 
     - `kinds`: the kind of each call in the function; calls of one kind share their
       choices;
     - `possible`: the placements in which each value may be available;
-    - `sources`: the kinds of values that values are computed from; activations are left
-      out;
-    - `requested`: the values whose split was requested by the user and not chosen here;
+    - `sources`: for each value that is not an activation, whether it is computed from
+      parameters or from constants;
+    - `requested`: the values whose split the user requested;
     - `calls`: the facts of each callee;
     - `strategies`: the alternatives of each op, without calls and the return.
     """
@@ -181,7 +181,7 @@ class Reach:
     def _spread(self, reached: Reached, op: Operation) -> None:
         """
         Adds the placements in which `op` may take its operands to the possible
-        placements of these values, as later ops may find the values there.
+        placements of these values, because later ops may find the values there.
         """
         strategies = reached.strategies[op]
         for i, value in enumerate(op.operands):
@@ -203,7 +203,10 @@ class Reach:
                 reached.possible[value] = tuple({**dict.fromkeys(have), **more})
 
     def _derive(self, reached: Reached, op: Operation) -> None:
-        """Records the kind of values that the results of `op` are computed from."""
+        """
+        Records whether the results of `op` are computed from parameters, constants or
+        activations.
+        """
         sources = {reached.sources.get(v, "activation") for v in op.operands}
         if "activation" in sources:
             return
@@ -218,8 +221,8 @@ class Reach:
         self, reached: Reached, op: CallOp, callees: dict[Hashable, Reached]
     ) -> bool:
         """
-        Analyses the callee of a call. Returns whether the calling function must be
-        analysed again.
+        Analyses the callee of a call. Returns whether new facts about the callee
+        require another analysis of the calling function.
         """
         static = tuple(self._static(reached, v) for v in op.operands)
         key = (reached.kinds[op], static)
@@ -249,8 +252,8 @@ class Reach:
         self, callee: Reached, op: CallOp, came: Sequence[Available]
     ) -> bool:
         """
-        Adds the placements in which the arguments of a call may come. Returns whether
-        any of them is new. Partial values are reduced before a call.
+        Adds the placements in which a call may pass its arguments. Returns whether any
+        of them is new. Partial values are reduced before a call.
         """
         info, is_more = self.program.info(op), False
         for i, (facts, available) in enumerate(
@@ -277,8 +280,8 @@ class Reach:
     ) -> tuple[Placement | None, Source, bool]:
         """
         Returns the facts about an operand of a call that no choice changes: its
-        placement if that is fixed, the kind of values that it is computed from, and
-        whether its split was requested.
+        placement if that is fixed, whether it is computed from parameters, constants or
+        activations, and whether the user requested its split.
         """
         is_argument = isinstance(value, BlockArgument)
         fixed = reached.arguments[value.index].fixed if is_argument else None

@@ -1,11 +1,12 @@
 """
-Run lengths that are worth trying (Rhino, section 4.3.3).
+Block sizes of block-cyclic splits that are worth trying (Rhino, section 4.3.3). A run
+is such a block.
 
 Every op can split its factors contiguously, which means with the longest runs. Such a
 split may cut a dimension of an operand or result into shorter runs, for example the
 heads in a fused matrix for query, key and value. The ops before and after may be able
-to work with the same runs without communication. So this run length spreads to them,
-across calls too.
+to work with the same runs without communication. The search therefore tries this run
+length for them too, also across calls.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ MAX_RUNS = 4
 
 class RunLengths:
     """
-    Finds the run lengths that are worth trying on one axis.
+    Finds the run lengths (blocks of block-cyclic splits) that are worth trying on one
+    axis.
 
     - `functions`: the functions of the program;
     - `info`: returns the strategies of an op on the axis, or None for ops that do not
       matter;
     - `backwards`: if True, run lengths spread only from uses to the ops that compute
       the values, without a limit on their number. The runs in the results of a
-      contraction are then also followed to the next contractions that use them, and
-      spread to the other operands of these. Attention needs this if several query heads
-      share a key head;
+      contraction also spread to the other operands of the next contractions that use
+      these results. Attention needs this if several query heads share a key head;
     - `runs`: the result: for each op, the factors with the run lengths to try;
     - `splits`: the result: for each value, the splits in runs that ops could work on.
     """
@@ -82,9 +83,9 @@ class RunLengths:
 
     def _go_ahead(self, op: Operation, info: AxisOp, split: SplitFactor) -> None:
         """
-        Follows the runs that the split of an op leaves in its results to the next
-        contractions in the same function. Records the runs in which these contractions
-        could take their operands.
+        Follows the runs (blocks of a block-cyclic split) that the split of an op leaves
+        in its results to the next contractions in the same function. Records the runs
+        in which these contractions could take their operands.
         """
         strategy = info.strategy(split)
         if strategy is None:
@@ -111,7 +112,7 @@ class RunLengths:
 
     def _follow(self, value: SSAValue, split: SplitPlacement) -> None:
         """
-        Tells the op that computes `value` about `split`, a split in runs. Unless
+        Tells the op that computes `value` about `split`, a block-cyclic split. Unless
         `backwards`, also tells the ops that use `value`.
         """
         for use in () if self.backwards else value.uses:
@@ -143,8 +144,8 @@ class RunLengths:
         self, op: Operation, is_result: bool, index: int, split: SplitPlacement
     ) -> None:
         """
-        Records the factor that `op` splits in runs if its operand (or result, if
-        `is_result`) number `index` has the placement `split`.
+        Records the factor that `op` splits block-cyclically if its operand (or result,
+        if `is_result`) number `index` has the placement `split`.
         """
         info = self.info(op)
         found = None if info is None else info.factor_of(is_result, index, split)

@@ -114,7 +114,7 @@ class ShardingPlan:
         check_layout(shape, layout, self.mesh, what)
 
     def _whole(self) -> FunctionPlan[Layout]:
-        """Returns the plan in which nothing is split."""
+        """Returns the plan that replicates all values."""
         plans: dict[str, FunctionPlan[Layout]] = {}
         layout = Layout(self.mesh.name)
         for function in reachable_functions(self.module):
@@ -161,7 +161,10 @@ class ShardingPlan:
 
     @cached_property
     def _parameters(self) -> list[tuple[float, frozenset[str]]]:
-        """The bytes of each parameter, and the axes that its request splits it over."""
+        """
+        Returns the bytes of each parameter, and the axes over which its request splits
+        it.
+        """
         whole = Layout(self.mesh.name)
         arguments, roles = self.entry.body.block.args, argument_roles(self.entry)
         return [
@@ -236,7 +239,7 @@ class ShardingPlan:
     def _splits_the_batch(self, axis: str, keys: Sequence[ArgumentKey]) -> bool:
         """
         Whether `axis` splits the inputs. Parameters and states may then be stored split
-        (ZeRO), but do not decide how the work is split. An input that the user
+        (ZeRO), but they do not decide how the work is split. An input that the user
         requested to be split in another dimension than its first, such as the heads of
         a key-value cache, does not count.
         """
@@ -340,8 +343,8 @@ class ShardingPlan:
         """
         Writes the layouts onto every op and argument of all reachable functions, as
         attributes, and adds the final plan to `steps`. If no axis was planned, all
-        layouts are whole. Raises DistIRError if a request orders axes differently from
-        the mesh.
+        layouts are replicated. Raises DistIRError if a request orders axes differently
+        from the mesh.
         """
         self._check_order()
         plan = self._nested()
@@ -387,8 +390,8 @@ class ShardingPlan:
 
     def _check_order(self) -> None:
         """
-        Checks that requests list the axes of a dimension in the mesh's order, as axes
-        are planned in that order. Raises DistIRError if one does not.
+        Checks that requests list the axes of a dimension in the mesh's order, the order
+        of planning. Raises DistIRError for a request in another order.
         """
         names = argument_names(self.entry)
         requests = [
@@ -410,7 +413,9 @@ class ShardingPlan:
                 )
 
     def _only_fixed(self, op: ConstrainOp, chosen: Layout) -> Layout:
-        """Returns the layout `chosen`, reduced to the axes that a constraint fixes."""
+        """
+        Returns the layout `chosen`, reduced to the axes that the constraint `op` fixes.
+        """
         return Layout(
             chosen.mesh,
             tuple(tuple(s for s in dim if op.fixes(s.axis)) for dim in chosen.dims),
@@ -421,9 +426,9 @@ class ShardingPlan:
 def propagate_sharding(module: ModuleOp, mesh: Mesh) -> tuple[WrittenPlan, ...]:
     """
     Annotates every op of a sequential program with layouts on a mesh. The layouts
-    follow from those requested for the arguments, axis by axis. Returns the plans in
-    the form that `ChosenLayouts` holds. Adds a note about ops without a sharding rule.
-    Raises DistIRError if requests are invalid.
+    follow from the layouts requested for the arguments, axis by axis. Returns the plans
+    in the form that `ChosenLayouts` holds. Adds a note about ops without a sharding
+    rule. Raises DistIRError if requests are invalid.
     """
     add_notes(module, unruled_ops(module))
     plan = ShardingPlan(module, mesh)

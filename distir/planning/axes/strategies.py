@@ -2,9 +2,9 @@
 The strategies of an op on one mesh axis. A strategy is a placement for each operand and
 each result.
 
-The op's sharding rule says which strategies are legal. `AxisPolicy` says which legal
-ones are considered: an axis splits either parameters or inputs, and a split that serves
-neither purpose is left out.
+The op's sharding rule says which strategies are legal, and `AxisPolicy` restricts them
+to the purpose of the axis: an axis splits either parameters or inputs, and a split that
+serves neither purpose is left out.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class OperandFacts(NamedTuple):
     Facts about an operand that hold before any layout is chosen.
 
     - `possible`: the placements in which the operand may be available;
-    - `source`: the kind of values that it is computed from;
-    - `requested`: whether its split was requested by the user.
+    - `source`: whether the operand is computed from parameters, constants or
+      activations;
+    - `requested`: whether the user requested the operand's split.
     """
 
     possible: tuple[Placement, ...]
@@ -63,8 +64,8 @@ class OperandFacts(NamedTuple):
 
 def takes_one_value(op: Operation) -> bool:
     """
-    Whether an op has a single input value. Its other operands, if any, must be computed
-    from that value alone, as a quantisation scale is, or be constants that say its
+    Whether an op has a single input value. Any other operand must be computed from that
+    value alone, as a quantisation scale is, or be a constant that describes the
     result's shape, such as the bounds of a slice.
     """
     values = list(op.operands)
@@ -91,8 +92,8 @@ class OpStrategies:
         first_hints: frozenset[SplitPlacement] = frozenset(),
     ):
         """
-        Prepares the strategies of `op`. `first_hints` are the hints for its first
-        operand (see `AxisPolicy.hints`).
+        Prepares the strategies of `op`. `first_hints` are splits of its first operand
+        that later ops could use without communication.
         """
         self.op = op
         self.info = info
@@ -106,9 +107,10 @@ class OpStrategies:
         requested: Iterable[frozenset[SplitPlacement]],
     ) -> list[OpAlternative]:
         """
-        Returns the alternatives of the op, first the one on whole values. `operands`
-        are the facts about its operands. `hints` and `requested` are the hints and the
-        requested splits of its results (see `AxisPolicy`).
+        Returns the alternatives of the op; the first one works on replicated values.
+        `operands` are the facts about its operands. `hints` holds, for each result, the
+        splits that later ops could use without communication; `requested` holds the
+        splits that the program requests.
         """
         if isinstance(self.op, ConstrainOp):
             return self._constrained(self.op, operands[0])
@@ -140,8 +142,8 @@ class OpStrategies:
     def _paid(self, strategy: AxisStrategy, operands: Sequence[OperandFacts]) -> float:
         """
         Returns the price of the communication inside the op while it computes. The
-        price is 0 if the user requested the split of an operand that leads to this
-        communication.
+        price is 0 if the communication follows from the split of an operand that the
+        user requested.
         """
         asked = any(
             facts.requested and isinstance(p, SplitPlacement) and p in facts.possible
@@ -238,7 +240,7 @@ class OpStrategies:
         - the op looks up rows of it; each device then has some of the rows.
 
         A parameter that is added to an activation, such as a bias or a table of
-        positions, starts none, as that would split the sequence.
+        positions, starts no split, because that would split the sequence.
         """
         rule, policy = self.info.rule, self.policy
         starts = [
@@ -285,10 +287,10 @@ class OpStrategies:
 
     def _is_foreign(self, operands: Sequence[OperandFacts], factor: int) -> bool:
         """
-        Whether a split of `factor` does not serve an axis that splits parameters. A
-        contraction with a parameter must split a dimension of the parameter. A
-        contraction of activations alone, such as attention scores, must not become a
-        partial sum.
+        Whether a split of `factor` conflicts with an axis that splits parameters. On
+        such an axis, a contraction with a parameter must split a dimension of the
+        parameter, and a contraction of activations alone, such as attention scores,
+        must not become a partial sum.
         """
         rule = self.info.rule
         if not self.policy.split_parameters or not rule.flops:

@@ -49,10 +49,10 @@ def left_whole(
     plan: AxisPlan, mesh: Mesh, axis: str, signatures: Signatures
 ) -> list[str]:
     """
-    Returns notes about the contractions that the axis leaves whole. One note is about
-    those whose sizes the axis does not divide. Another note is about those whose split
-    would cost more communication than it saves work. If the axis splits no contraction
-    at all, a single note says so.
+    Returns notes about the contractions that the axis does not split. One note lists
+    the contractions with sizes that the axis does not divide. Another note lists the
+    contractions for which a split would cost more communication than it saves work. If
+    the axis splits no contraction at all, a single note says so.
     """
     parts = mesh.size(axis)
     on = f"axis {axis!r} of size {parts}"
@@ -89,7 +89,7 @@ def left_whole(
 
 def _listed(ops: Sequence[str]) -> str:
     """
-    Returns the subject and the verb of a note about `ops`. It names a few of them and
+    Returns the subject and the verb of a note about `ops`. The text names a few ops and
     counts the others.
     """
     if len(ops) == 1:
@@ -102,9 +102,9 @@ def _listed(ops: Sequence[str]) -> str:
 def forward_part(module: ModuleOp) -> ModuleOp:
     """
     Returns a copy of a program. For a training step, the copy has only the forward up
-    to the loss, because the splits of the forward determine those of the backward and
-    of the update. Arguments that are gradients of results are unused in the copy and do
-    not influence how results are split.
+    to the loss, because the splits of the forward determine the splits of the backward
+    and of the update. Arguments that are gradients of results are unused in the copy
+    and do not influence the splits of results.
     """
     function = entry_function(module)
     outputs = forward_results(function)
@@ -120,8 +120,9 @@ def _annotate_forward(
     forward: ModuleOp, attributes: Sequence[Mapping[str, Attribute]]
 ) -> None:
     """
-    Sets the attributes of the arguments of a `forward_part`. The attribute that marks
-    an argument as the gradient of a result is left out.
+    Sets the attributes of the arguments of a program from `forward_part`, a copy of a
+    program's forward. The attribute that marks an argument as the gradient of a result
+    is left out.
     """
     own = [{n: a for n, a in each.items() if n != GRADIENT_OF} for each in attributes]
     set_argument_attributes(entry_function(forward), own)
@@ -131,7 +132,7 @@ def _split_states_like_parameters(
     function: FuncOp, attributes: list[dict[str, Attribute]], mesh: Mesh, axis: str
 ) -> None:
     """
-    Requests for the optimizer states the split over `axis` that their parameter has.
+    Requests, for each optimizer state, the split over `axis` that its parameter has.
     """
     inputs = function.function_type.inputs.data
     for j, i in parameters_of_states(function).items():
@@ -157,14 +158,14 @@ def _split_tables(
 ) -> None:
     """
     Requests a split of the rows of lookup tables over `axis`, for tables that are
-    larger than the rows looked up in them. The split saves memory, and costs a sum over
-    devices, as each device finds only rows of its own part. A head that is tied to such
-    a table gets its columns split as well.
+    larger than the rows looked up in them. The split saves memory, but costs a sum over
+    devices, because each device finds only rows of its own part. A head that is tied to
+    such a table gets its columns split as well.
 
-    With `is_forward`, `function` is the forward of a training step. A table is then
-    kept with its gradient and states throughout the step, while the looked-up rows are
-    those of one micro-batch. A table with other uses than lookups, such as a tied head,
-    is not decided here: its product with the head decides.
+    With `is_forward`, `function` is the forward of a training step. The memory of a
+    table then includes its gradient and states, and the looked-up rows are the rows of
+    one micro-batch. This function does not decide about a table with other uses than
+    lookups, such as a tied head: the table's product with the head decides.
     """
     parts = mesh.size(axis)
     for op in function.body.block.ops:
@@ -196,9 +197,10 @@ def split_parameters(
     module: ModuleOp, axis: str, *, leaves_split: bool = False
 ) -> None:
     """
-    Annotates the parameters of a sequential program that are to be split over mesh axis
-    `axis`, as the pass `tensor-parallel` documents. With `leaves_split`, results of the
-    program may stay split. Raises DistIRError if a request in the program is invalid.
+    Annotates the parameters of a sequential program to split over mesh axis `axis`, as
+    the documentation of the pass `tensor-parallel` describes. With `leaves_split`,
+    results of the program may stay split. Raises DistIRError if a request in the
+    program is invalid.
     """
     mesh = axis_mesh(module, axis)
     function = entry_function(module)

@@ -61,9 +61,9 @@ class CostModel(ABC):
 
     def reshard(self, type_: Attribute, before: Layout, after: Layout) -> float:
         """
-        Returns the cost of a reshard of a value of the sequential type `type_` from
-        layout `before` to layout `after`. It is the sum over the steps that
-        `lower-reshard` takes. Returns infinity if no steps lead to `after`.
+        Returns the cost of resharding a value of the sequential type `type_` from
+        layout `before` to layout `after`. The cost is the sum over the steps that
+        `lower-reshard` makes. Returns infinity if no steps lead to `after`.
         """
         if before == after or not isinstance(type_, TensorType):
             return 0.0
@@ -99,15 +99,15 @@ class CostModel(ABC):
         """
         Returns the bytes of a device's memory that a value of the sequential type
         `type_` takes while it lives. In models of micro-batches these are the bytes of
-        all micro-batches under way. If the ranks of a pipeline divide the values
-        between them, only the device's share counts.
+        all micro-batches under way. If the ranks of a pipeline divide the values among
+        themselves, only the device's share counts.
         """
         return self.bytes(type_, layout)
 
     def argument(self, type_: Attribute, layout: Layout) -> float:
         """
         Returns the cost of preparing an argument in `layout` before ops can use it. It
-        is 0 unless a subclass says otherwise.
+        is 0 unless a subclass overrides it.
         """
         return 0.0
 
@@ -162,9 +162,9 @@ class CostModel(ABC):
     ) -> Sequence[ReshardStep] | None:
         """
         Returns the steps of a reshard, or None if no steps lead from `before` to
-        `after`. Layouts without run lengths have the same steps for all shapes of the
-        same rank, as all sizes are fractions of the whole; these steps are computed
-        once.
+        `after`. Layouts without run lengths (block sizes) have the same steps for all
+        shapes of the same rank, because all sizes are fractions of the whole; these
+        steps are computed once.
         """
         shards = (s for layout in (before, after) for dim in layout.dims for s in dim)
         runs = any(s.run is not None for s in shards)

@@ -45,10 +45,10 @@ class Shares:
     """
     The fraction of a program's values that each device of a pipeline holds.
 
-    - `of_all`: of parameters, gradients and states, which the ranks divide between
-      them;
-    - `of_micro_batch`: of the values of one micro-batch. The ranks divide these too,
-      but keep them for all micro-batches under way.
+    - `of_all`: the fraction of parameters, gradients and states. The ranks divide them
+      among themselves;
+    - `of_micro_batch`: the fraction of the values of one micro-batch, times the number
+      of micro-batches for which the device keeps them.
 
     The shares are exact only if the stages are balanced. The layout search cannot know
     this, so the simulator judges the memory in the end.
@@ -72,13 +72,15 @@ class MicroBatchCosts(SimulatedCosts):
     """
     The cost model of a mesh whose first axis is the micro-batch axis.
 
-    An op or a reshard has the cost that it has for one micro-batch; the layout graph
-    multiplies it by their number. Combining the micro-batches has the cost of the ops
-    that `pipeline` makes for it. On each device, terms of a sum are added one by one,
-    and parts are concatenated. Then the whole value is resharded.
+    The cost of an op or a reshard is the cost for one micro-batch; the layout graph
+    multiplies it by the number of micro-batches. Combining the micro-batches costs as
+    much as the ops that `pipeline` makes for this purpose. On each device, terms of a
+    sum are added one by one, and parts are concatenated. Then the whole value is
+    resharded.
 
     In a pipeline (`schedule`), costs are sums over all stages, and each device holds
-    its `Shares`. A send is priced by how much it lengthens the step (`price_of_sends`).
+    its `Shares`. The price of a send is the time by which it lengthens the step
+    (`price_of_sends`).
     """
 
     def __init__(
@@ -112,15 +114,15 @@ class MicroBatchCosts(SimulatedCosts):
     def send(self, type_: Attribute, layout: Layout) -> float:
         """
         Returns the cost of sending a value from each device of a rank to a device of
-        the next rank, in seconds of work that lengthen the step as much. The value is
-        that of one micro-batch or of all, as `layout` says.
+        the next rank. The cost is in seconds of work that lengthen the step as much.
+        `layout` says whether the value is of one micro-batch or of all.
         """
         return self.price * self.link.seconds(self.bytes(type_, layout))
 
     def saved_by_splitting(self, type_: Attribute, layout: Layout) -> float:
         """
-        Returns by how many seconds a send would be cheaper if the value were split over
-        all devices of a rank.
+        Returns the seconds by which a send would be cheaper if the value were split
+        over all devices of a rank.
         """
         sent, axes = self.bytes(type_, layout), layout.split_axes
         split = prod(n for axis, n in self.mesh.axes[1:] if axis in axes)
@@ -130,7 +132,8 @@ class MicroBatchCosts(SimulatedCosts):
     def argument(self, type_: Attribute, layout: Layout) -> float:
         """
         Returns the seconds of dividing an argument that holds the whole batch into
-        micro-batches. Returns 0 if `layout` does not split it into micro-batches.
+        micro-batches. Returns 0 if `layout` does not split the argument into
+        micro-batches.
         """
         divides = TIME_AXIS in layout.split_axes and self.mesh.size(TIME_AXIS) > 1
         if not divides or not isinstance(type_, TensorType):
@@ -174,7 +177,8 @@ class MicroBatchCosts(SimulatedCosts):
         self, type_: TensorType[Attribute], layout: Layout
     ) -> TensorType[Attribute]:
         """
-        Returns the type of one micro-batch of a value, with the sizes over all devices.
+        Returns the type of one micro-batch of a value. Its sizes are global, not per
+        device.
         """
         part = micro_batch_type(with_layout(type_, layout), self.mesh, self.mesh.name)
         assert isinstance(part, TensorType)
@@ -184,8 +188,9 @@ class MicroBatchCosts(SimulatedCosts):
         self, name: str, type_: TensorType[Attribute], layout: Layout
     ) -> float:
         """
-        Returns the seconds of one op that combines micro-batches: `Add` adds two values
-        of type `type_`, and `Concat` joins all parts of one.
+        Returns the seconds of one op that combines micro-batches. The op `name` is
+        `Add`, which adds two values of type `type_`, or `Concat`, which joins all parts
+        of a value of that type.
         """
         count, attributes = (2, {}) if name == "Add" else (1, {"axis": 0})
         values = Block(arg_types=[type_] * count).args
@@ -195,22 +200,20 @@ class MicroBatchCosts(SimulatedCosts):
 
 
 def _size(mesh: Mesh) -> int:
-    """
-    Returns the number of devices of a mesh, where the micro-batch axis does not count.
-    """
+    """Returns the number of devices of a mesh; the micro-batch axis is not counted."""
     return len(mesh.devices) // mesh.size(TIME_AXIS)
 
 
 def price_of_sends(schedule: PipelineSchedule, *, blocking: bool = False) -> float:
     """
-    Returns the factor by which a second of sends between ranks lengthens a step more
-    than a second of work, if both are spread evenly over the ranks.
+    Returns the price of a second of sends between ranks, in seconds of work that
+    lengthen a step as much, if sends and work are spread evenly over the ranks.
 
     Devices work while sends are under way, and wait only for the messages that they
-    need. So the price depends on the schedule. In a long 1F1B it is nearly 1, as
-    micro-batches wait for each other's messages in turn. In GPipe only the first and
-    the last messages are waited for. If `blocking`, a send takes the time of two ranks
-    and the price is 2. With a single rank it is 0.
+    need. The price therefore depends on the schedule. In a long 1F1B it is nearly 1,
+    because micro-batches wait for each other's messages in turn. In GPipe devices wait
+    only for the first and the last messages. If `blocking`, a send takes the time of
+    two ranks and the price is 2. With a single rank it is 0.
     """
     if schedule.ranks == 1:
         return 0.0

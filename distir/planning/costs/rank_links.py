@@ -17,8 +17,8 @@ class RankLink:
     The slowest link between devices of neighbouring pipeline ranks.
 
     - `source`, `target`: the devices at its ends;
-    - `sharing`: the number of devices that send over it at the same time. Each device
-      of a rank sends to the device at the same position in the next rank.
+    - `sharing`: the number of devices that send over the link at the same time. Each
+      device of a rank sends to the device at the same position in the next rank.
     """
 
     hardware: Hardware

@@ -36,7 +36,7 @@ from distir.transforms.resharding import op_of_step
 class SimulatedCosts(CostModel):
     """
     The cost model of a mesh on a cluster. A cost is in seconds of the slowest device.
-    It comes from the cost functions of the simulator and the collectives that
+    The cost functions of the simulator compute it, for ops and for the collectives that
     `lower-reshard` makes. `profiles` hold measured speeds of devices.
     """
 

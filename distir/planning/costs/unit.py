@@ -1,9 +1,9 @@
 """
 A cost model for meshes without a cluster.
 
-It counts floating-point operations on one device, and bytes at a low price. A user who
-asks for a 4-way split wants the work split 4 ways where possible, and then as little
-communication as possible.
+A cost counts floating-point operations on one device, and bytes at a low price. A user
+who asks for a 4-way split wants the work split 4 ways where possible, and then as
+little communication as possible.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class UnitCosts(CostModel):
     """
     The cost model of a mesh without a cluster. A cost is the floating-point operations
     per device, plus a low price per byte sent, plus a much lower price per byte read or
-    written. Cutting a part out of a whole value costs nearly nothing.
+    written. Cutting a part out of a replicated value costs nearly nothing.
 
     `work`, `preferred` and `move` price the effect of one mesh axis on an op or a
-    value. They are used if one axis is planned after the other.
+    value, for planning one axis after the other.
     """
 
     unit = "operations"
@@ -116,9 +116,10 @@ class UnitCosts(CostModel):
 
     def preferred(self, work: float, *, late: bool, runs: bool) -> float:
         """
-        Returns the cost `work`, changed slightly to break ties. It becomes lower if the
-        op lets partial values pass (`late`), so that sums are reduced late. It becomes
-        higher if the op works on runs (`runs`), as contiguous splits are simpler.
+        Returns the cost `work`, changed slightly to break ties. The cost becomes lower
+        if the op lets partial values pass (`late`), so that sums are reduced late. It
+        becomes higher if the op works on block-cyclic splits (`runs`), because
+        contiguous splits are simpler.
         """
         if late:
             return work * (1 - PREFERENCE)
@@ -127,8 +128,9 @@ class UnitCosts(CostModel):
     def move(self, have: Placement, want: Placement, size: float, parts: int) -> float:
         """
         Returns the cost of moving a value from placement `have` to placement `want` on
-        an axis of `parts` devices. `size` is the bytes of the value on one device where
-        this axis does not split it. Returns infinity if no collective does that.
+        an axis of `parts` devices. `size` is the size in bytes of the value on one
+        device before this axis splits it. Returns infinity if no collective makes this
+        move.
         """
         if have == want:
             return 0.0
@@ -145,15 +147,16 @@ class UnitCosts(CostModel):
         """
         Returns the additional cost in the backward if every device keeps the parameter
         of a contraction whole but uses only a part of it. Each device then computes the
-        whole gradient of the parameter instead of one of `parts` parts. `flops` are the
-        operations of the contraction.
+        whole gradient of the parameter instead of one of `parts` parts. `flops` is the
+        number of operations of the contraction.
         """
         return flops * (1 - 1 / parts)
 
     def _sent(self, kind: StepKind, before: float, after: float, parts: int) -> float:
         """
-        Returns the price of a collective among `parts` devices. `before` and `after`
-        are the bytes that `bytes_moved` takes.
+        Returns the price of a collective of kind `kind` among `parts` devices. `before`
+        and `after` are the bytes of the value on a device before and after the
+        collective.
         """
         match kind:
             case "slice":

@@ -32,8 +32,8 @@ from distir.program import (
 def split_batch(module: ModuleOp, axis: str) -> None:
     """
     Annotates a sequential program: inputs, labels and caches that hold the batch are
-    split over the mesh axis `axis`, as the pass `data-parallel` documents. Raises DistIRError if
-    the batch cannot be split in this way.
+    split over the mesh axis `axis`, as the documentation of the pass `data-parallel`
+    describes. Raises DistIRError if the batch cannot be split in this way.
     """
     reason = try_to_split_batch(module, axis)
     if reason is not None:

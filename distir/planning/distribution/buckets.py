@@ -37,8 +37,8 @@ matters.
 def bucket_collectives_of(module: ModuleOp, megabytes: float | None = None) -> None:
     """
     Combines collectives of a distributed program into buckets, in place. A bucket holds
-    at most `megabytes` (in 1e6 bytes) on a device. By default it is so large that
-    latency takes at most a twentieth of the message's time on the program's cluster.
+    at most `megabytes` (in 1e6 bytes) on a device. By default, buckets are so large
+    that latency takes at most a twentieth of a message's time on the program's cluster.
     Raises DistIRError if `megabytes` is not above 0.
     """
     if megabytes is not None:
@@ -56,11 +56,12 @@ def bucket_collectives_of(module: ModuleOp, megabytes: float | None = None) -> N
 
 class MessageSizes:
     """
-    The sizes, in bytes, from which on latency hardly matters, depending on the kind of
-    message and the links that it crosses.
+    The message sizes, in bytes, from which latency hardly matters. They depend on the
+    kind of message and on the links that it crosses.
 
-    `hardware` is the cluster. `known` maps symbols to the meshes on it. The size is
-    `DEFAULT` if there is no cluster, or if the cluster has fewer devices than a mesh.
+    `hardware` is the cluster. `known` maps symbols to the meshes on the cluster. The
+    size is `DEFAULT` if there is no cluster, or if the cluster has fewer devices than a
+    mesh.
     """
 
     DEFAULT = 25e6
@@ -73,7 +74,8 @@ class MessageSizes:
 
     def limit(self, first: CollectiveOp) -> float:
         """
-        Returns the number of bytes for a message whose first collective is `first`.
+        Returns the size, in bytes, from which latency hardly matters for a message
+        whose first collective is `first`.
         """
         if first.message not in self.known:
             self.known[first.message] = self._limit(first)

@@ -71,8 +71,8 @@ def context_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...
 
 def _held(module: ModuleOp) -> dict[int, tuple[int, ...]]:
     """
-    Returns the shapes of those inputs and labels of a program that may hold sequences,
-    by argument index.
+    Returns the shapes of inputs and labels that may hold sequences. Keys are argument
+    indices.
     """
     return {
         argument.index: shape
@@ -84,9 +84,9 @@ def _held(module: ModuleOp) -> dict[int, tuple[int, ...]]:
 def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> None:
     """
     Annotates a sequential program: inputs and labels that hold the sequence are split
-    over the mesh axis `axis`, and attention is prepared for the split, as the pass
-    `context-parallel` documents. `order` is one of `ORDERS`. Raises DistIRError if the
-    sequence cannot be split in this way.
+    over the mesh axis `axis`, and attention is prepared for the split, as the
+    documentation of the pass `context-parallel` describes. `order` is one of `ORDERS`.
+    Raises DistIRError if the sequence cannot be split in this way.
     """
     one_of("order of tokens", order, ORDERS, "context-parallel")
     mesh = axis_mesh(module, axis)
@@ -139,9 +139,10 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
 
 def _run(length: int, parts: int, order: str) -> int | None:
     """
-    Returns the number of neighbouring tokens in a run, or None if each device's share
-    is one run. In cyclic order, the number of runs is the smallest number from
-    `_ROUNDS` on that divides the share evenly. If there is none, each token is a run.
+    Returns the number of neighbouring tokens in each block of a device's share, or None
+    if the share is one block. In cyclic order, the number of blocks per device is the
+    smallest number from `_ROUNDS` upwards that divides the share evenly. If no number
+    does, each token is a block.
     """
     if order == "contiguous" or length == parts:
         return None

@@ -175,9 +175,10 @@ def check_experts(options: DistributionOptions) -> None:
 
 def may_gather_first(options: DistributionOptions) -> bool:
     """
-    Whether parameters that ZeRO's stages 1 and 2 update in parts may be brought together
-    in front of the next step's forward, to overlap with it, instead of behind their
-    update. With several micro-batches each of them would gather all parameters again.
+    Whether ZeRO's stages 1 and 2 may gather updated parameters in front of the next
+    step's forward, to overlap with it, instead of behind the update. With several
+    micro-batches this is not allowed, because each of them would gather all parameters
+    again.
     """
     early = options.overlap and "params" in (options.overlapped or KINDS)
     return early and options.zero in (1, 2) and not options.is_pipelined
@@ -208,9 +209,10 @@ def request_layouts(
     chosen: Chosen | None = None,
 ) -> None:
     """
-    Does the part of `choose_layouts` that is the same for all ZeRO stages: adds a mesh
-    and writes the layouts that the axes in `options` request. Raises DistIRError for
-    the same reasons as `choose_layouts`.
+    Adds a mesh to a sequential program, and writes the layouts that the axes in
+    `options` request. This is the part of `choose_layouts` that is the same for all
+    ZeRO stages. Raises DistIRError for options that contradict each other or do not
+    suit the program.
     """
     check_sequential(module, NAME)
     check_options(options, module)
@@ -256,9 +258,10 @@ def solve_layouts(
     module: ModuleOp, options: DistributionOptions, *, gather_first: bool = True
 ) -> None:
     """
-    Does the rest of `choose_layouts`, in a program with the requests of
-    `request_layouts`: splits the tensors that the ZeRO stage splits, and solves for the
-    layouts of all values.
+    Splits the tensors that the ZeRO stage splits, and solves for the layouts of all
+    values. The program must have the requests of `request_layouts`. With
+    `gather_first`, parameters are gathered in front of the next forward where
+    `may_gather_first` allows it.
     """
     mesh = only_mesh(module)
     if options.zero:
@@ -301,7 +304,10 @@ def distribute(
 def _distribute(
     module: ModuleOp, options: DistributionOptions, chosen: Chosen | None
 ) -> Chosen:
-    """Does the work of `distribute` for a program with one entry."""
+    """
+    Distributes a program with one entry in place, and returns the choices that other
+    programs can follow.
+    """
     options = options.on_one_mesh()
     known = KnownLocations.of(module)
     late = module.clone() if may_gather_first(options) else None
@@ -317,7 +323,10 @@ def _distribute(
 
 
 def _is_better(first: Simulation, second: Simulation) -> bool:
-    """Whether the first program fits into memory and the second not, or is faster."""
+    """
+    Whether the first program is better than the second: it is faster, or only the first
+    fits into memory.
+    """
     return (not first.fits, first.step_time_s) < (not second.fits, second.step_time_s)
 
 

@@ -1,9 +1,9 @@
 """
 Distributes programs with several entries, such as the prefill and decode of inference.
 
-All entries share parameters and caches, so that each of these has one layout. The last
-entry chooses it, because decode runs once for each token and prefill only once for each
-prompt. The other entries are distributed with these layouts fixed.
+All entries share parameters and caches, and each shared tensor has one layout. The last
+entry chooses the layout, because decode runs once for each token and prefill only once
+for each prompt. The other entries are distributed with these layouts fixed.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ StoredLayouts = Mapping[str, Layout]
 class Chosen:
     """
     The choices for one program that other programs with the same arguments follow, such
-    as the other entries: the `layouts` of arguments, on any mesh with the same axes,
-    and the pipeline `stages` of arguments. The other program's options decide about the
-    `free` axes.
+    as the other entries. `layouts` are the layouts of arguments, on any mesh with the
+    same axes; `stages` are the pipeline stages of arguments. The other program's own
+    options decide about the `free` axes.
     """
 
     layouts: StoredLayouts
@@ -51,7 +51,9 @@ class Chosen:
     free: tuple[str, ...] = ()
 
     def with_others(self, others: Chosen) -> Chosen:
-        """Returns these choices, with those in `others` added for further arguments."""
+        """
+        Returns these choices, with the choices in `others` added for further arguments.
+        """
         layouts = {**others.layouts, **self.layouts}
         return Chosen(layouts, {**others.stages, **self.stages}, self.free)
 
@@ -73,8 +75,8 @@ def for_entry(
 ) -> DistributionOptions:
     """
     Returns the options for one entry of `module`, without requests for arguments that
-    only other entries have. Requests that match no entry's arguments stay, so that they
-    are refused later.
+    only other entries have. Requests that match no entry's arguments stay, so that a
+    later check refuses them.
     """
     own = set(argument_names(entry_function(entry)))
     every = {n for f in entry_points(module).values() for n in argument_names(f)}
@@ -130,7 +132,7 @@ def fix_layouts(module: ModuleOp, mesh: Mesh, chosen: Chosen) -> None:
 def ask_for_stages(module: ModuleOp, stages: Mapping[str, int]) -> None:
     """
     Requests the pipeline stages in `stages` for the arguments of a sequential program,
-    by name. Inputs and labels are left out, because other programs have other ones.
+    by name. Inputs and labels are left out, because each program has its own.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)

@@ -70,8 +70,8 @@ def expert_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]
 
 def limits_tokens(module: ModuleOp) -> bool:
     """
-    Whether an expert of a program takes a limited number of the tokens of a sequence.
-    The program then needs whole sequences on a device.
+    Whether a program limits the number of tokens that an expert takes from a sequence.
+    A device then needs whole sequences.
     """
     return any(not op.is_dropless for op in _places(module))
 
@@ -81,10 +81,10 @@ def split_experts(
 ) -> None:
     """
     Requests that the experts of a sequential program are distributed over the mesh axes
-    `axes` together, as the pass `expert-parallel` documents. The inputs must already be
-    split over the axes that split the batch, and over those that split sequences in
-    front of others that do. `token_dispatch` is one of `DISPATCHES`. Raises DistIRError
-    if the program has no experts, or if they cannot be distributed evenly.
+    `axes` together, as the documentation of the pass `expert-parallel` describes. The
+    program must already request the split of its inputs over the axes that split the
+    batch or sequences. `token_dispatch` is one of `DISPATCHES`. Raises DistIRError if
+    the program has no experts, or if they cannot be distributed evenly.
     """
     one_of("way of tokens to experts", token_dispatch, DISPATCHES, "expert-parallel")
     mesh = axis_mesh(module, axes[0])
@@ -140,8 +140,8 @@ def _bring_tokens(
 ) -> None:
     """
     Requests layouts that make tokens travel in the way `token_dispatch`, one of
-    `DISPATCHES`. Raises DistIRError if it is not `auto` and the program has no op
-    `train.expert_places`.
+    `DISPATCHES`. Raises DistIRError if `token_dispatch` is not `auto` and the program
+    has no op `train.expert_places`.
     """
     places = _places(module)
     if token_dispatch == "auto":
@@ -166,11 +166,11 @@ def _shorter(places: Sequence[ExpertPlacesOp], devices: int) -> str:
     "all-to-all", or "auto" to let the planner choose.
 
     A device with n tokens, each of which chooses k experts, sends about k n (1 -
-    1/devices) tokens to experts. If all tokens are gathered, it receives n (devices -
-    1). Results travel back in the same way. Returns "auto" if gathering sends less, or
-    if devices would have different numbers of groups of tokens. It also returns "auto"
-    if experts have a capacity: all places are then sent, used or not, and the planner
-    knows their bytes.
+    1/devices) tokens to experts. If all tokens are gathered, the device receives n
+    (devices - 1) tokens. Results travel back in the same way. The answer is "auto" if
+    gathering sends less, or if devices would have different numbers of groups of
+    tokens. It is also "auto" if experts have a capacity: all places are then sent, used
+    or not, and the planner knows their bytes.
     """
     shapes = [shape_of(op.ids) for op in places]
     is_dropless = all(op.is_dropless for op in places)
@@ -220,9 +220,9 @@ def _exchange_rows(
 
 def _of_tokens(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> Layout:
     """
-    Returns the layout of rows of experts, [shards, groups, places, width], whose groups
-    are split over `axes` as the tokens of activations are: over the axes of the batch,
-    and within each sample over the others.
+    Returns the layout of rows of experts, [shards, groups, places, width]. The groups
+    are split over `axes` in the same way as the tokens of activations: over the axes of
+    the batch, and within each sample over the other axes.
     """
     function = entry_function(module)
     samples, before = 1, Layout(mesh.name)
@@ -255,9 +255,9 @@ def _places(module: ModuleOp) -> list[ExpertPlacesOp]:
 
 def _narrow(op: Operation) -> tuple[Operation, int]:
     """
-    Returns the op and the index of the operand at which the rows of experts that `op`
-    combines are narrowest: before they are cast to a wider type, so that fewer bytes
-    travel.
+    Finds the narrowest form of the rows of experts that `op` combines: before a cast to
+    a wider type, so that fewer bytes travel. Returns the op that takes these rows, and
+    the index of its operand.
     """
     cast = op.operands[0].owner
     if isinstance(cast, Operation) and cast.name == "onnx.Cast":
@@ -274,8 +274,8 @@ def _requested(
     value: SSAValue, layout: Layout, axes: Sequence[str], op: Operation
 ) -> ConstrainOp:
     """
-    Returns a `dist.constrain` op that requests the layout of `value` on `axes`. It has
-    the scope of `op`.
+    Returns a `dist.constrain` op that requests the layout `layout` of `value` on
+    `axes`. The new op belongs to the same module of the model as `op`.
     """
     constrain = ConstrainOp(value, layout, axes)
     if SCOPE in op.attributes:
@@ -300,10 +300,10 @@ def _send_tokens(
     op: Operation, matrices: int, factor: int, mesh: Mesh, axes: Sequence[str]
 ) -> None:
     """
-    Requests that the other operands of a product are distributed like the experts, so
-    that tokens are sent to experts, and never experts to tokens. Operand `matrices` of
-    `op` holds the experts' matrices, and `factor` is the factor of the op's rule that
-    numbers the experts.
+    Requests that the other operands of a product are distributed like the experts.
+    Tokens are then sent to experts, and experts are never sent to tokens. Operand
+    `matrices` of `op` holds the experts' matrices, and `factor` is the factor of the
+    op's rule that numbers the experts.
     """
     rule = rule_for(op)
     for i in range(len(op.operands)):
@@ -322,8 +322,8 @@ class _Experts:
       matrices;
     - `products`: for each product, its op, the index of the operand that holds the
       matrices, and the factor of the op's rule that numbers the experts (or shards of
-      them). All operands and results have a dimension of this factor, so that the
-      product can be computed for some of the experts alone.
+      them). All operands and results have a dimension of this factor, so that a device
+      can compute the product for some of the experts alone.
     """
 
     def __init__(self, module: ModuleOp):
@@ -366,8 +366,8 @@ class _Experts:
 
     def _arguments(self, value: SSAValue) -> Iterator[int]:
         """
-        Yields the indices of the arguments of the entry function that `value` is
-        computed from. Only ops that keep the first dimension are followed.
+        Yields the indices of the entry function's arguments from which `value` is
+        computed. Only ops that keep the first dimension are followed.
         """
         if isinstance(value, BlockArgument):
             function = value.owner.parent_op()

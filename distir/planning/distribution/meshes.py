@@ -130,9 +130,10 @@ def declare_mesh(
     what: str,
 ) -> Mesh:
     """
-    Declares a mesh with the axes `axes` (names with sizes) and returns it, as
-    `add_mesh` does. The mesh may be larger than the cluster, for programs that use only
-    parts of it. Raises DistIRError if it has too many positions.
+    Declares a mesh with the axes `axes` (names with sizes) and returns it. Axes of size
+    1 are left out. The mesh may be larger than the cluster, for programs that use only
+    parts of it. Raises DistIRError if the mesh has too many positions; the message
+    names the pass `what`.
     """
     _check_positions(axes, what)
     # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The

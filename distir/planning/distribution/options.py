@@ -166,18 +166,18 @@ class DistributionOptions(PipelineOptions):
 
     @property
     def axes_of_experts(self) -> tuple[str, ...]:
-        """The axes with a size above 1 over which experts are dealt out."""
+        """The axes with a size above 1 over which experts are distributed."""
         return tuple(axis for axis in self.expert_axes if getattr(self, axis) > 1)
 
     @property
     def expert_degree(self) -> int:
-        """The number of devices over which experts are dealt out."""
+        """The number of devices over which experts are distributed."""
         return prod(getattr(self, axis) for axis in self.expert_axes)
 
     def on_one_mesh(self) -> Self:
         """
         Returns the options with the sizes of the single mesh on which layouts are
-        chosen. If stages have meshes of their own, the size of each axis is the least
+        chosen. If stages have their own meshes, the size of each axis is the least
         common multiple of its sizes in these meshes. Raises DistIRError if degrees are
         given besides the meshes of stages, or if such a mesh has an unknown axis.
         """

@@ -29,10 +29,10 @@ from distir.sharding.placement import SplitPlacement, add_placement, placement_i
 
 def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
     """
-    Annotates a sequential program that takes gradients of its results. Results whose
-    first dimension is the batch are split over `axes`, the axes that split the batch,
-    and so are their gradients. Without the annotation, layouts of least cost may
-    replicate them. Other programs are left unchanged.
+    Annotates a sequential program that takes gradients of its results as arguments.
+    Results whose first dimension is the batch, and their gradients, are split over
+    `axes`, the axes that split the batch. Without the annotation, layouts of least cost
+    may replicate them. Other programs are left unchanged.
     """
     entry = entry_function(module)
     links = gradients_of_results(entry)
@@ -98,8 +98,8 @@ def leave_outputs_split(module: ModuleOp, mesh: Mesh, axis: str) -> None:
 
 def _batched(module: ModuleOp, mesh: Mesh, axis: str) -> list[int]:
     """
-    Returns the indices of the forward's results whose first dimension is the batch: a
-    split of the inputs over `axis` reaches that dimension unchanged.
+    Returns the indices of the forward's results whose first dimension is the batch. A
+    split of the inputs over `axis` reaches this dimension unchanged.
     """
     entry = entry_function(module)
     plan = ShardingPlan(module, mesh)

@@ -39,13 +39,13 @@ def overlap_communication(
 ) -> Simulation:
     """
     Lets communication run while devices compute, where this is faster and fits into
-    memory. It changes the distributed program in place, adds a note on the gain, and
+    memory. Changes the distributed program in place, adds a note on the gain, and
     returns the simulation of the result.
 
     `kinds` are the kinds of communication that may overlap. Parameters are gathered
-    `ahead` uses early. `profiles` are used in simulations, and `before` is the
-    simulation of the unchanged program, if known. A program with buckets gets new
-    buckets. Raises DistIRError if `ahead` is below 1 or a kind does not exist.
+    `ahead` uses early. Simulations use `profiles`; `before` is the simulation of the
+    unchanged program, if known. A program with buckets gets new buckets. Raises
+    DistIRError if `ahead` is below 1 or a kind does not exist.
     """
     if ahead < 1:
         raise DistIRError(
@@ -67,8 +67,10 @@ def overlap_communication(
         some: frozenset[str], hoist: bool, pieces: int = 1, gathered: bool = False
     ) -> bool:
         """
-        Tries a combination and keeps it if it is the best so far. Returns whether it
-        is.
+        Tries a combination of overlaps, and keeps the program if it is the best so far.
+        Returns whether it is. `some` are the kinds of communication that overlap. With
+        `hoist`, gathers move out of functions. With several `pieces`, products are
+        computed in pieces; `gathered` includes products of gathered rows.
         """
         nonlocal best, chosen, after, hoisted
         copy = _overlapped(
@@ -112,8 +114,8 @@ def overlap_communication(
 
 def _attempts(kinds: Collection[str]) -> list[tuple[frozenset[str], bool]]:
     """
-    Returns the combinations to try. Each is a set of kinds of communication to overlap,
-    and whether to gather parameters outside of functions.
+    Returns the combinations to try. Each is a pair: the kinds of communication to
+    overlap, and whether to gather parameters outside of functions.
     """
     asked = frozenset(kinds)
     found = [(asked, True)] if "params" in asked else []
@@ -144,9 +146,10 @@ def _overlapped(
 ) -> ModuleOp | None:
     """
     Returns a copy of a program in which communication of the kinds `kinds` overlaps
-    computation. With `hoist`, gathers move out of functions. With several `pieces`,
-    products are computed in pieces; `gathered` says whether this includes products of
-    gathered rows. Returns None if there are no gathers to move, or no products to cut.
+    computation. Parameters are gathered `ahead` uses early. With `hoist`, gathers move
+    out of functions. With several `pieces`, products are computed in pieces; `gathered`
+    says whether this includes products of gathered rows. Returns None if there are no
+    gathers to move, or no products to cut.
     """
     copy = module.clone()
     write_kinds(copy)
@@ -162,9 +165,9 @@ def _overlapped(
 
 def _rank(result: Simulation, limit: int | None) -> tuple[bool, float, int]:
     """
-    Returns a sort key that puts better programs first: those that fit into memory, then
-    faster ones, then those that need less memory. A program whose peak is at most
-    `limit` bytes counts as fitting; every program does if `limit` is None.
+    Returns a sort key that puts better programs first: programs that fit into memory,
+    then faster programs, then programs that need less memory. A program fits if its
+    peak is at most `limit` bytes, or if `limit` is None.
     """
     peak = max(result.peak_memory_bytes)
     fits = result.fits or limit is None or peak <= limit

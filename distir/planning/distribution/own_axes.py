@@ -1,4 +1,4 @@
-"""Layouts for opaque modules that communicate over mesh axes by themselves."""
+"""Layouts for opaque modules that communicate over mesh axes on their own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from distir.sharding.rule import AxisDims, rule_for
 @dataclass(frozen=True)
 class _OwnSplit:
     """
-    A value of an op, and the dimension that a mesh axis splits by the op's declaration.
+    A value of an op, and the dimension of it that a mesh axis splits because the op
+    declares so.
     """
 
     op: OpaqueBase
@@ -57,16 +58,16 @@ def _of(op: OpaqueBase, own: AxisDims) -> Iterator[_OwnSplit]:
 def own_sizes(module: ModuleOp, axis: str) -> set[int]:
     """
     Returns the sizes of the dimensions that opaque modules of a program split over
-    `axis`, because they communicate over it by themselves.
+    `axis`. These modules communicate over the axis on their own.
     """
     return {shape_of(s.value)[s.dim] for s in _splits(module, axis)}
 
 
 def request_own_axes(module: ModuleOp, mesh: Mesh) -> None:
     """
-    Requests the declared layouts for parameters of modules that communicate by
-    themselves, and for the states of these parameters. Raises DistIRError if an axis
-    does not divide a dimension that it splits.
+    Requests the declared layouts for parameters of modules that communicate on their
+    own, and for the states of these parameters. Raises DistIRError if an axis does not
+    divide a dimension that it splits.
     """
     for axis, size in mesh.axes:
         if size == 1 or axis == TIME_AXIS:
@@ -105,9 +106,9 @@ def _request(module: ModuleOp, mesh: Mesh, axis: str, wanted: dict[int, int]) ->
 
 def _arguments(module: ModuleOp, value: SSAValue) -> Iterator[int]:
     """
-    Yields the indices of the entry function's arguments that `value` is, following
-    calls if `value` is an argument of another function. Yields nothing for other
-    values.
+    Yields the indices of the entry function's arguments that are the same value as
+    `value`. If `value` is an argument of another function, follows that function's
+    calls. Yields nothing if `value` is not an argument.
     """
     if not isinstance(value, BlockArgument):
         return

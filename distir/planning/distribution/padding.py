@@ -1,5 +1,5 @@
 """
-Chooses which dimensions of parameters and which heads of attention are padded, so that
+Chooses the dimensions of parameters and the heads of attention that are padded, so that
 an axis of the mesh can split them.
 """
 
@@ -35,8 +35,8 @@ def pad_dimensions(
     axis can split them. These are the vocabulary of a training step, from its embedding
     to its loss, and the dimensions that `requests` (`NAME:DIM=AXIS`) split over the
     axis. A dimension is padded only if all its uses can work with the larger size. A
-    note names the padded parameters. A program whose optimizer runs outside of it is
-    not changed, because that optimizer has parameters and gradients in their original
+    note names the padded parameters. A program whose optimizer runs outside is left
+    unchanged, because that optimizer has parameters and gradients in their original
     shapes. Raises DistIRError for malformed requests.
     """
     function = entry_function(module)
@@ -75,8 +75,8 @@ def pad_heads(module: ModuleOp, mesh: Mesh, axis: str, asked: bool) -> list[str]
     """
     If `asked`, pads attention with heads of zeros where the axis `axis` cannot split
     its heads, and adds a note. Otherwise only adds a note that padding is possible.
-    Returns further splits to request (`NAME:DIM=AXIS:RUN`), for parameters whose zeros
-    come in groups: every device gets a part of each group.
+    Returns further splits to request (`NAME:DIM=AXIS:RUN`), for parameters in which the
+    zeros come in groups: every device gets a part of each group.
     """
     parts = mesh.size(axis)
     padder = HeadPadder(module, parts)

@@ -27,19 +27,20 @@ def split_further(
 ) -> Layout:
     """
     Returns `layout` with one more dimension split over the axis `axis`: the first
-    suitable dimension that the axis divides evenly. Returns `layout` if there is none.
+    suitable dimension that the axis divides evenly. Returns `layout` unchanged if no
+    dimension is suitable.
 
     The axis divides the parts that other axes leave, so that each device reduces,
-    scatters and gathers only its own part. Dimensions that other axes split in runs
-    come last. They are used only with `cut_runs`, because all parts have to move if
-    their runs are cut. In stacks of matrices (experts), dimensions that no other axis
-    splits come first, because work may then be split along them as well. The
-    dimension `last` comes after the others.
+    scatters and gathers only its own part. Dimensions that other axes split
+    block-cyclically come last. They are used only with `cut_runs`, because cutting
+    their blocks (runs) moves all parts. In stacks of matrices (experts), dimensions
+    that no other axis splits come first, because work may then be split along them as
+    well. The dimension `last` comes after all others.
 
     `outside` says that the optimizer runs outside of the program. Axes are then in the
-    mesh's order, as DTensor requires. Dimensions whose runs the axis would cut are not
-    split. Neither is the dimension `merged`, along which several of the optimizer's
-    parameters are joined.
+    mesh's order, as DTensor requires. Dimensions with blocks that the axis would cut
+    are then not split, and neither is the dimension `merged`, along which several of
+    the optimizer's parameters are joined.
     """
     several = len(shape) > 2
     dims = sorted(
@@ -72,7 +73,8 @@ def _has_runs(layout: Layout, dim: int) -> bool:
 
 def axes_text(axes: Sequence[str], mesh: Mesh) -> str:
     """
-    Returns words for the axes that ZeRO splits over, as the subject of a singular verb.
+    Returns a text that names the axes over which ZeRO splits, as the subject of a
+    singular verb.
     """
     size = prod(map(mesh.size, axes))
     if len(axes) == 1:
@@ -98,8 +100,8 @@ def flattened_note(
     names: Sequence[str], axes: Sequence[str], mesh: Mesh, is_padded: bool
 ) -> str:
     """
-    Returns a note on the flattened parameters `names`. With `is_padded` it says that
-    they are padded with zeros.
+    Returns a note on the flattened parameters `names`. With `is_padded`, the note says
+    that they are padded with zeros.
     """
     shown = ", ".join(names[:_NAMED])
     if len(names) > _NAMED:
@@ -113,8 +115,8 @@ def flattened_note(
 
 def divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
     """
-    Whether the axis `axis` would cut runs if it split the part that `shards` leave of a
-    dimension of `size` elements.
+    Whether the axis `axis` would cut blocks (runs) of a block-cyclic split if it split
+    a dimension of `size` elements further than `shards` do.
     """
     for shard in shards:
         size //= mesh.size(shard.axis)
@@ -127,8 +129,8 @@ def blocks_of(
     shape: Sequence[int], layout: Layout, mesh: Mesh
 ) -> tuple[list[str], list[Split]]:
     """
-    Returns the axes that split a tensor of shape `shape` in `layout`, and for each of
-    them the split that it makes.
+    Returns the axes that split a tensor of shape `shape` in `layout`, and for each axis
+    the split that it makes.
     """
     axes: list[str] = []
     splits: list[Split] = []

@@ -78,9 +78,9 @@ def _bytes(value: SSAValue) -> float:
 
 def _gather_once(parameter: SSAValue, axes: Sequence[str], mesh: Mesh) -> None:
     """
-    Makes all uses of a parameter, except its update, share one copy that is whole over
-    `axes`. If the parameter is first cast to a narrower type, as in mixed precision,
-    the copy is made of the result of the cast.
+    Makes all uses of a parameter, except its update, share one copy that is not split
+    over `axes`. If the parameter is first cast to a narrower type, as in mixed
+    precision, the copy is made after the cast.
     """
     value, uses = parameter, _uses_but_update(parameter)
     if len(uses) == 1 and uses[0].operation.name == "onnx.Cast":
@@ -99,8 +99,8 @@ def _gather_once(parameter: SSAValue, axes: Sequence[str], mesh: Mesh) -> None:
 
 def _rows(stack: SSAValue) -> list[SSAValue]:
     """
-    Returns the rows that a program slices out of a stack, such as the parameters of
-    single layers that a loop over layers takes from a stack of them.
+    Returns the rows that a program slices out of `stack`, such as the parameters of
+    single layers that a loop takes from a stack of all layers.
     """
     shape = shape_of(stack)
     slices = [
@@ -116,7 +116,7 @@ def _rows(stack: SSAValue) -> list[SSAValue]:
 def _keep_rows_split(stack: SSAValue, axes: Sequence[str], layout: Layout) -> None:
     """
     Makes all uses of each row of a stack of parameters take the row split over `axes`,
-    like the stack, which has the layout `layout`. So each use gathers its row, and not
+    like the stack, which has the layout `layout`. Each use then gathers its row, not
     the whole stack.
     """
     stored_layout = _on_axes(layout, axes, rank_of(stack.type))
@@ -130,7 +130,10 @@ def _keep_rows_split(stack: SSAValue, axes: Sequence[str], layout: Layout) -> No
 
 
 def _on_axes(layout: Layout, axes: Sequence[str], rank: int) -> Layout:
-    """Returns the part of `layout` that concerns `axes`, of a value of rank `rank`."""
+    """
+    Returns the part of `layout`, the layout of a value of rank `rank`, that concerns
+    `axes`.
+    """
     found = Layout(layout.mesh)
     for axis in axes:
         found = add_placement(found, axis, placement_in(layout, axis), rank)
@@ -139,7 +142,7 @@ def _on_axes(layout: Layout, axes: Sequence[str], rank: int) -> Layout:
 
 def _uses_but_update(value: SSAValue) -> list[Use]:
     """
-    Returns the uses of `value`, except those by updates of parameters and by their
+    Returns the uses of `value`, except uses by updates of parameters and by their
     norms.
     """
     return [
@@ -160,12 +163,13 @@ def store_split(
 ) -> None:
     """
     Annotates a training step so that it stores tensors split over the mesh axes `axes`,
-    as the pass `zero` documents for ZeRO stage `stage`. In a step that returns
-    gradients, the gradients and parameters are split. `only` lists patterns for the
-    names of the parameters to treat. With `gather_first`, parameters of stages 1 and 2
-    are stored split too; they are gathered once before the next step's forward, instead
-    of after their update. With `no_sync`, gradients are not scattered early: whole
-    gradients are summed over micro-batches. Raises DistIRError if nothing can be split.
+    as the documentation of the pass `zero` describes for ZeRO stage `stage`. In a step
+    that returns gradients, the gradients and parameters are split. `only` lists
+    patterns for the names of the parameters to treat. With `gather_first`, parameters
+    of stages 1 and 2 are stored split too; they are gathered once before the next
+    step's forward, instead of after their update. With `no_sync`, gradients are not
+    scattered early: whole gradients are summed over micro-batches. Raises DistIRError
+    if nothing can be split.
     """
     if stage not in (1, 2, 3):
         raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
@@ -280,7 +284,7 @@ class _Storage:
     def _split(self, i: int, *, cut_runs: bool, partly: bool) -> None:
         """
         Splits dimensions of argument `i` over all axes that do not split it yet. With
-        `cut_runs`, dimensions that are already split in runs may be split too. If an
+        `cut_runs`, dimensions with a block-cyclic split may be split further. If an
         axis divides no dimension, the argument stays whole, unless `partly` allows a
         split over the other axes alone.
         """
@@ -321,8 +325,8 @@ class _Storage:
 
     def _free_axes(self, i: int, before: Layout) -> list[str]:
         """
-        Returns the axes over which argument `i` is still to be split. Adds a note for
-        each axis over which the user wants it whole.
+        Returns the axes over which argument `i` can still be split. Adds a note for
+        each axis over which the user wants the argument whole.
         """
         found: list[str] = []
         for axis in self.axes:
@@ -433,10 +437,11 @@ class _Storage:
 
     def _scatter_for_states(self) -> None:
         """
-        Requests that a gradient from which an optimizer that is written out computes
-        several states, as Adam does, is scattered once for all of them. In stage 3,
-        rows that a loop stacks may be scattered in the loop's function, so that no
-        device keeps whole rows until the end; a device may compute parts of them.
+        Requests one scattered copy of each gradient from which an optimizer computes
+        several states, as Adam does. This is for optimizers whose update consists of
+        single ops. In stage 3, rows that a loop stacks may be scattered in the loop's
+        function, so that no device keeps whole rows until the end; a device may compute
+        parts of them.
         """
         returned = return_op(self.function).operands
         results = {
@@ -457,8 +462,9 @@ class _Storage:
     ) -> None:
         """
         Requests that all uses of `gradient` share one scattered copy, split like the
-        stored layout `stored`; with `early`, as soon as it is computed. With `late`, it
-        is scattered here, and else at any op before from which it follows.
+        stored layout `stored`. With `early`, the gradient is scattered as soon as it is
+        computed. With `late`, it is scattered at this point; without, an earlier op
+        from which it follows may be scattered instead.
         """
         axes = [axis for axis in self.axes if axis in stored.split_axes]
         # Axes are planned in the mesh's order; inside of others they deal out runs.
@@ -510,8 +516,9 @@ def _stacked_rows(value: SSAValue) -> list[SSAValue]:
 def _measured_gradients(op: UpdateOp) -> list[SSAValue]:
     """
     Returns the gradient that the backward computes for an update, before casts and
-    scaling, if a norm or sums of its squares are computed from it: for clipping, or for
-    the direction of the update. The list also has a direction whose norm is computed.
+    scaling, if a norm or a sum of squares is computed from it for clipping or for the
+    direction of the update. The list also has a direction if the program computes its
+    norm.
     """
     found: list[SSAValue] = []
     value: SSAValue | None = op.gradient_operand
@@ -536,10 +543,11 @@ def _shared_gradients(
     function: FuncOp, results: Mapping[SSAValue, int]
 ) -> dict[SSAValue, int]:
     """
-    Returns the values that several elementwise ops turn into new states, and that such
-    ops do not compute from arguments. These are the gradients of parameters. `results`
-    maps new states to the indices of the old ones, which have the same shape; the
-    result maps each gradient to one of these indices.
+    Finds the gradients of parameters in an optimizer whose update consists of single
+    ops. These are the values from which several elementwise ops compute new states, and
+    that elementwise ops do not compute from arguments. `results` maps new states to the
+    indices of the old states, which have the same shape. Returns each gradient with one
+    of these indices.
     """
     states = dict(results)
     users: dict[SSAValue, set[Operation]] = {}

@@ -39,8 +39,8 @@ def annotate(module: ModuleOp, plan: FunctionPlan[Layout]) -> None:
 
     A function whose calls have different plans is cloned, one copy for each plan. An op
     for which the plan chose a decomposition is replaced by the decomposition. If the
-    plan keeps a value in another layout than the one it is computed in, a
-    `dist.constrain` op brings the value to that layout.
+    plan keeps a value in another layout than the computed one, a `dist.constrain` op
+    brings the value to that layout.
     """
     writer = _Writer()
     for own in list(with_callees(separated(module, plan))):
@@ -57,7 +57,7 @@ def separated(module: ModuleOp, plan: FunctionPlan[Layout]) -> FunctionPlan[Layo
 
 def is_settled(plan: FunctionPlan[Layout]) -> bool:
     """
-    Whether each function has only one plan and no op is to be decomposed, so that
+    Whether each function has only one plan and the plan decomposes no op, so that
     `settled` would change nothing.
     """
     plans = list(with_callees(plan))
@@ -68,8 +68,9 @@ def is_settled(plan: FunctionPlan[Layout]) -> bool:
 
 def settled(module: ModuleOp, plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
     """
-    Returns the plan for a changed program. In `module`, functions that have several
-    plans are cloned, and ops for which a decomposition was chosen are replaced by it.
+    Returns the plan for a changed program. Changes `module`: clones functions that have
+    several plans, and replaces ops for which the plan chose a decomposition by the new
+    ops.
     """
     found = separated(module, plan)
     for own in with_callees(found):
@@ -123,7 +124,7 @@ def parts_of(op: Operation) -> list[Operation]:
 
 class _Copies:
     """
-    Gives every plan a function of its own by cloning functions. Equal plans share a
+    Gives every plan its own function by cloning functions. Equal plans share a
     function.
     """
 
@@ -137,8 +138,8 @@ class _Copies:
         self, plan: FunctionPlan[Layout], *, is_entry: bool = False
     ) -> FunctionPlan[Layout]:
         """
-        Returns `plan` for a function that no different plan uses. Plans with equal
-        decisions get the same function.
+        Returns `plan` for a function that no different plan uses, cloning the function
+        if necessary. Plans with equal decisions get the same function.
         """
         if plan not in self._of_plan:
             calls = {call: self.of(callee) for call, callee in plan.calls.items()}
@@ -191,7 +192,7 @@ def _call(op: Operation) -> CallOp:
 def _content(plan: FunctionPlan[Layout]) -> Iterator[Hashable]:
     """
     Yields the layouts that distinguish two plans of the same function. The functions
-    that it calls are left out.
+    that this function calls are left out.
     """
     yield tuple(plan.arguments)
     yield tuple(plan.results)

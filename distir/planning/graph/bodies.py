@@ -1,6 +1,6 @@
 """
-The choices in the functions of a program, as nodes of a graph, and the plan that a
-solution of the graph stands for.
+The choices in the functions of a program, as nodes of a graph, and the conversion of a
+solution of the graph into a plan.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ V = TypeVar("V")
 @dataclass(eq=False)
 class Body(Generic[W, V]):
     """
-    The choices in one function, for all calls of it that share them.
+    The choices in one function, shared by `count` calls of the function.
 
     - `count`: the number of runs of the function that share the choices;
     - `ops`, `arguments`: the nodes of the ops and of the arguments; `calls`: the body
@@ -65,9 +65,8 @@ class Body(Generic[W, V]):
         Adds the choices of the function's ops and calls to a graph. Ops that are alike,
         and calls of the same kind, share their choices (`op_kinds`). `of_call(call,
         count, place)` builds the body that `count` calls share; `place` is the number
-        of bodies that were built before it for calls in this function. `of_op` returns
-        the node of an op, and the number of times that the op counts for each run of
-        the function.
+        of bodies built before for calls in this function. `of_op` returns the node of
+        an op, and the number of times that the op counts for each run of the function.
         """
         kinds, sizes = op_kinds(self.function, calls, alike), Counter(calls.values())
         bodies: dict[Hashable, Body[W, V]] = {}
@@ -92,9 +91,9 @@ def plan_of(
     results: Sequence[Sharding],
 ) -> FunctionPlan[Sharding]:
     """
-    Returns the plan that a solution of the graph stands for. `strategy` gives the
-    strategy chosen for the node of an op, and `sharding` the sharding chosen for a
-    value. `results` are the shardings of the results of the entry function.
+    Converts a solution of the graph into a plan. `strategy` gives the strategy chosen
+    for the node of an op, and `sharding` the sharding chosen for a value. `results` are
+    the shardings of the results of the entry function.
     """
     plans: dict[Body[W, V], FunctionPlan[Sharding]] = {}
 

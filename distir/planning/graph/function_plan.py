@@ -16,8 +16,8 @@ from distir.sharding.placement import Placement
 @dataclass(eq=False)
 class FunctionPlan(Generic[Sharding]):
     """
-    The sharding of all values of a function, for those calls of it that are treated
-    alike. A sharding is either a layout, or a placement on one mesh axis.
+    The sharding of all values of a function, for calls that share these decisions. A
+    sharding is either a layout, or a placement on one mesh axis.
 
     - `arguments`, `results`: the shardings of the arguments and results;
     - `ops`: the strategy of each op; calls and the return are left out;
@@ -34,8 +34,8 @@ class FunctionPlan(Generic[Sharding]):
 
     def sharding_of(self, value: OpResult) -> Sharding:
         """
-        Returns the sharding in which the uses of `value`, a result of an op or a call,
-        find it.
+        Returns the sharding in which `value`, a result of an op or a call, is available
+        to its uses.
         """
         if value in self.kept:
             return self.kept[value]
@@ -46,8 +46,7 @@ class FunctionPlan(Generic[Sharding]):
 
 class Caller(Protocol):
     """
-    Any information on one function that gives, in `calls`, the same kind of information
-    on each callee.
+    Data about one function that has the same kind of data about each callee in `calls`.
     """
 
     @property
@@ -64,8 +63,8 @@ _Caller = TypeVar("_Caller", bound=Caller)
 
 def with_callees(entry: _Caller) -> Iterator[_Caller]:
     """
-    Yields `entry` and everything that it calls, directly or not. Each is yielded once,
-    after at least one of its callers.
+    Yields `entry` and the callees that it reaches through `calls`, directly or not.
+    Each is yielded once, after at least one of its callers.
     """
     found: dict[_Caller, None] = {entry: None}
     pending = [entry]

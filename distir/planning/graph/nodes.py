@@ -64,7 +64,7 @@ U = TypeVar("U", bound=Taker)
 
 
 class Edge(NamedTuple, Generic[S, U]):
-    """A value that passes from one node to a use in another node."""
+    """A value that passes from the node that computes it to a use in another node."""
 
     source: Port[S]
     use: U
@@ -88,7 +88,7 @@ class StrategyGraph(Generic[S, U]):
 
     def add(self, node: N, count: int) -> N:
         """
-        Adds `count` to the count of `node`, inserts the node if it is new, and returns
+        Adds `count` executions to the node `node`, inserts it if it is new, and returns
         it.
         """
         self.nodes.setdefault(node, len(self.nodes))

@@ -46,9 +46,10 @@ class SplitFactor(NamedTuple):
 
 class PassPartial(NamedTuple):
     """
-    The option that some operands are partial over an axis and that the op passes them
-    on as partial results. `linear` is the index of the entry of `Rule.linear` that
-    lists these operands. `reduction`, such as `sum`, completes them.
+    The option that some operands of an op are partial over an axis and that the op's
+    results are partial too. `linear` is the index of the entry of `Rule.linear` that
+    lists these operands. `reduction`, such as `sum`, turns the partial values into the
+    result.
     """
 
     linear: int
@@ -77,17 +78,14 @@ class OpLayouts(NamedTuple):
 
     @staticmethod
     def of(strategy: LayoutStrategy) -> OpLayouts:
-        """
-        Returns the layouts that a strategy gives an op, without the options of the
-        axes.
-        """
+        """Returns the layouts of a strategy, without its options for the mesh axes."""
         parts = tuple((part.operands, part.results) for part in strategy.parts)
         return OpLayouts(strategy.operands, strategy.results, parts)
 
 
 class Strategy(NamedTuple, Generic[Sharding]):
     """
-    The shardings of an op's operands and results. `options` holds the effect of each
+    The shardings of an op's operands and results. `options` holds the choice for each
     axis, in the order of the mesh. `parts` holds the strategies for the ops of the
     decomposition, and is empty if the op is not decomposed.
     """
@@ -118,8 +116,8 @@ class Strategy(NamedTuple, Generic[Sharding]):
 
     def assignment(self, mesh: Mesh) -> dict[int, tuple[Shard, ...]]:
         """
-        Returns, for each factor of the op's rule that is split, the shards that split
-        it. Only the first axes of the mesh, those that have options, are considered.
+        Returns the shards that split each split factor of the op's rule. Only the first
+        axes of the mesh are considered, as many as the strategy has options.
         """
         found: dict[int, tuple[Shard, ...]] = {}
         axes = mesh.axes[: len(self.options)]
@@ -156,8 +154,8 @@ def options(
     op: Operation, rule: Rule, mesh: Mesh, axis: str, runs: Iterable[SplitFactor]
 ) -> list[Option]:
     """
-    Returns the options that the axis `axis` has for an op. `runs` lists the splits in
-    runs that are worth trying.
+    Returns the options that the axis `axis` has for an op. `runs` lists the
+    block-cyclic splits that are worth trying.
     """
     size = mesh.size(axis)
     found: list[Option] = [None]
@@ -289,8 +287,8 @@ def _decomposed(
 
 def _scattered(partial: Layout, shape: Sequence[int], mesh: Mesh) -> Iterator[Layout]:
     """
-    Yields the layouts that one reduce-scatter can bring a partial value of shape
-    `shape` to.
+    Yields the layouts to which one reduce-scatter can bring a partial value of shape
+    `shape`.
     """
     reduced = partial.without_partial(partial.partial_axes)
     if len(partial.partial_axes) != 1:

@@ -1,12 +1,12 @@
 """
-Finds the ops of a function that are tied, that is, that share one strategy.
+Finds the ops of a function that are tied: they share one strategy.
 
 Calls of one function do the same work on different values, so they may share decisions.
-The first and the last calls have decisions of their own. The calls between them
-alternate between two sets of decisions, so that neighbours can differ. Ops that belong
-to one call each, such as updates of its parameters, are tied if they differ only in the
-call that their operands come from. Ops that are unrelated to repeated calls keep their
-own strategy.
+The first and the last calls have their own decisions. The calls between them alternate
+between two sets of decisions, so that neighbours can differ. Ops that belong to one
+call each, such as updates of its parameters, are tied if they differ only in the call
+that their operands come from. Ops that are unrelated to repeated calls keep their own
+strategy.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 def call_kinds(function: FuncOp, *, ends: int | None) -> dict[CallOp, Hashable]:
     """
     Returns the kind of each call of a function. Calls of one kind share all decisions.
-    Each of the first `ends` and of the last `ends` calls of a callee has a kind of its
-    own. The calls between them alternate between two kinds. If `ends` is None, every
-    call has a kind of its own.
+    Each of the first `ends` and of the last `ends` calls of a callee has its own kind.
+    The calls between them alternate between two kinds. If `ends` is None, every call
+    has its own kind.
     """
     calls: dict[str, list[CallOp]] = {}
     for op in function.body.block.ops:
@@ -86,8 +86,8 @@ def _argument_kinds(
     function: FuncOp, calls: Mapping[CallOp, Hashable]
 ) -> dict[SSAValue, frozenset[tuple[Hashable, int]]]:
     """
-    Returns, for each argument of the function, the kinds of the calls that take it,
-    each with the operand index.
+    Maps each argument of the function to the kinds of the calls that take it, each with
+    the operand index.
     """
     return {
         arg: frozenset(

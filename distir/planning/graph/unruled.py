@@ -20,9 +20,9 @@ _SHOWN = 6
 
 def unruled_ops(module: ModuleOp) -> list[str]:
     """
-    Returns a note that lists the ops of a sequential program that have no sharding
-    rule, so that every device does their whole work. The list is empty if every op that
-    takes a tensor has a rule.
+    Returns a list with one note, which names the ops of a sequential program without a
+    sharding rule. Every device does the whole work of these ops. The list is empty if
+    every op that takes a tensor has a rule.
     """
     found: Counter[str] = Counter()
     count = 0

@@ -2,8 +2,8 @@
 The layouts of a plan without its program: by function, op and argument, in program
 order.
 
-They can be applied to any program with the same functions and ops, in another process
-too. They can be written to files as JSON.
+Such a plan can be applied to any program with the same functions and ops, in another
+process too, and written to files as JSON.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PlannedCall(NamedTuple):
 
 class KeptLayout(NamedTuple):
     """
-    The layout to which a value is brought for all its uses. The value is result
+    The layout to which a plan brings a value for all its uses. The value is result
     `result` of the op with index `op`.
     """
 
@@ -62,9 +62,9 @@ Planned: TypeAlias = PlannedOp | PlannedCall
 @dataclass(frozen=True)
 class PlannedFunction:
     """
-    The layouts of a function, for those calls of it that are treated alike. `arguments`
-    and `results` are the layouts of its arguments and results. `ops` covers all its ops
-    in program order, except the return. `kept` lists results that are brought to
+    The layouts of a function, for calls that share these layouts. `arguments` and
+    `results` are the layouts of its arguments and results. `ops` covers all its ops in
+    program order, except the return. `kept` lists results that the plan brings to
     another layout.
     """
 
@@ -77,9 +77,8 @@ class PlannedFunction:
 @dataclass(frozen=True)
 class WrittenPlan:
     """
-    The layouts of a `FunctionPlan`, apart from the program that they are for.
-    `functions` has an entry for each function: the entry function first, then the
-    functions that it calls.
+    The layouts of a `FunctionPlan`, without its program. `functions` has an entry for
+    each function: the entry function first, then the functions that it calls.
     """
 
     functions: tuple[PlannedFunction, ...]
@@ -261,7 +260,7 @@ class _Reader:
     def of(self, number: int, function: FuncOp) -> FunctionPlan[Layout]:
         """
         Returns the plan for `function`. `number` is the index of the function in the
-        plan. Raises DistIRError if the function does not match it.
+        plan. Raises DistIRError if the function differs from the planned one.
         """
         if number in self.found:
             found = self.found[number]

@@ -3,7 +3,7 @@ Layouts for a batch size between two other batch sizes.
 
 If the size of every tensor and the work of every op grow linearly with the batch, so
 does the cost of any choice of layouts. A choice that is best for a small and for a
-large batch is then best for all batches between them, and need not be searched again.
+large batch is then best for all batches between them, and needs no search.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from distir.sharding.signatures import Signatures
 
 class _Found(list[tuple[Hashable, Sequence[Attribute]]]):
     """
-    The contents of a program in order, as pairs. The first element must be equal in all
-    compared programs; the second holds the attributes and types that may depend on the
-    batch.
+    The contents of a program in order, as pairs. The first element of a pair must be
+    equal in all compared programs; the second holds the attributes and types that may
+    depend on the batch.
     """
 
     def __init__(self, module: ModuleOp):
@@ -74,7 +74,10 @@ class _Measure:
 
     @staticmethod
     def of(rule: Rule, op: Operation) -> _Measure:
-        """Returns the measure of `op`, whose sharding rule is `rule`."""
+        """
+        Returns the data of `op`, with the sharding rule `rule`, that are compared
+        between batch sizes.
+        """
         shapes = [shape_of(v.type) for v in (*op.operands, *op.results)]
         factors = tuple((f.kind, f.reduction) for f in rule.factors)
         partial = tuple(sorted(rule.partial_results.items()))
@@ -85,8 +88,8 @@ class _Measure:
 
 def _measures(module: ModuleOp) -> Iterator[_Measure]:
     """
-    Yields the measures of a program's ops and of the ops in their decompositions. Equal
-    ops are measured once.
+    Yields the data that are compared between batch sizes, for a program's ops and for
+    the ops in their decompositions. Equal ops are covered once.
     """
     signatures, seen = Signatures(), set[int]()
     for function in functions(module).values():
@@ -104,10 +107,7 @@ def _measures(module: ModuleOp) -> Iterator[_Measure]:
 
 
 class Sizes:
-    """
-    The contents of a sequential program for one batch size, with all sizes that occur
-    in it.
-    """
+    """The contents of a sequential program for one batch size, with all sizes in it."""
 
     def __init__(self, module: ModuleOp, batch: int):
         self.batch = batch
@@ -117,9 +117,9 @@ class Sizes:
 
 class Between:
     """
-    A comparison of a program with those for a smaller and a larger batch. `holds` says
-    whether the three programs differ only in sizes, and whether all sizes and the work
-    of all ops are linear in the batch.
+    A comparison of a program with the same program for a smaller and a larger batch.
+    `holds` says whether the three programs differ only in sizes, and whether all sizes
+    and the work of all ops are linear in the batch.
     """
 
     def __init__(self, low: Sizes, own: Sizes, high: Sizes):
@@ -215,8 +215,8 @@ def _bare(type_: Attribute) -> Attribute:
 
 def _rebuilt(module: ModuleOp, attributes: Iterator[Attribute]) -> ModuleOp:
     """
-    Returns a copy of a program with other attributes and types, given in the order of
-    `_Found`.
+    Returns a copy of a program with other attributes and types. `attributes` gives them
+    in the order in which the program is read (`_Found`).
     """
     values: dict[SSAValue, SSAValue] = {}
 

@@ -1,6 +1,5 @@
 """
-Lower bounds of the time and memory of plans, which are known before anything is
-distributed.
+Lower bounds of the time and memory of plans, known before any program is distributed.
 """
 
 from __future__ import annotations
@@ -81,8 +80,8 @@ class Bounds:
     @staticmethod
     def of_memory(module: ModuleOp, cluster: ClusterOp, devices: int) -> Bounds:
         """
-        Computes the bounds like `of`, but nothing is simulated: there are no bounds of
-        the seconds that computation takes (`seconds_at_peak` is empty).
+        Computes the bounds without simulation. There are then no bounds of the seconds
+        that computation takes (`seconds_at_peak` is empty).
         """
         kinds = Hardware.of(cluster).distinct_kinds(range(cluster.size))
         function = entry_function(module)
@@ -111,8 +110,8 @@ class Bounds:
     @property
     def seconds(self) -> float:
         """
-        A lower bound of the seconds of every plan: all devices compute all the time, at
-        their peak speed.
+        A lower bound of the seconds of every plan: the time if all devices computed all
+        the time, at their peak speed.
         """
         return min(self.seconds_at_peak.values()) / self.devices
 
@@ -151,7 +150,7 @@ class Bounds:
 
 def _parts_of_states(plan: GridPlan) -> int:
     """
-    Returns the maximal number of devices that hold different parts of the optimizer
+    Returns the largest number of devices that hold different parts of the optimizer
     states.
     """
     return plan.t * plan.p * plan.e * (plan.d if plan.zero else 1)

@@ -50,7 +50,7 @@ class LayoutChooser:
     program for a batch size. `profiles` hold measured speeds of the devices.
 
     Plans that differ only in the schedule and the number of micro-batches share their
-    layouts if all of these hold:
+    layouts if three conditions hold:
 
     - the number of micro-batches is a multiple of the first plan's number;
     - no value that all micro-batches share is communicated once per micro-batch. The
@@ -60,9 +60,9 @@ class LayoutChooser:
       for the first number is also illegal for its multiples, but the opposite does not
       hold.
 
-    Else the plan's layouts are chosen separately. If plans also differ in the batch
-    size, the layouts of some of them follow from those of a smaller and a larger batch
-    (`Between`).
+    Otherwise the plan's layouts are chosen separately. If plans also differ in the
+    batch size, the layouts of some of them follow from the layouts for a smaller and a
+    larger batch (`Between`).
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LayoutChooser:
     @property
     def shared_stages(self) -> list[SharedStages]:
         """
-        The compiled functions that the pipelines so far share: one entry per
+        The compiled functions that the pipelines simulated so far share: one entry per
         combination of cluster, buckets and meshes of stages.
         """
         return [*self._stages.values()]
@@ -127,10 +127,10 @@ class LayoutChooser:
 
     def _with_requests(self, plan: GridPlan, options: DistributionOptions) -> ModuleOp:
         """
-        Returns a copy of the program for `plan` with the requests of `options`. They
-        are the same for all ZeRO stages, so the last training step is kept and used
-        again for a plan that differs only in its ZeRO stage. Raises DistIRError for
-        options that contradict each other.
+        Returns a copy of the program for `plan` with the requests of `options`. The
+        requests are the same for all ZeRO stages, so the last training step is kept and
+        used again for a plan that differs only in its ZeRO stage. Raises DistIRError
+        for options that contradict each other.
         """
         program = self._program(plan.batch)
         check_options(options, program)
@@ -176,8 +176,8 @@ class LayoutChooser:
 
 def _is_repeated(op: ReshardOp) -> bool:
     """
-    Whether `op` communicates a value that all micro-batches share, and does so again
-    for each micro-batch.
+    Whether `op` communicates a value that all micro-batches share, again for each
+    micro-batch.
     """
     before, after = layout_of(op.source), layout_of(op.result)
     assert before is not None and after is not None
@@ -198,8 +198,8 @@ class ChosenProgram:
     """
     A program with the layouts that were chosen for a plan.
 
-    - `stages`: the compiled functions that its pipelines share with those of other
-      programs; all use the same `profiles`;
+    - `stages`: the compiled functions that the pipelines of this program share with
+      those of other programs; all use the same `profiles`;
     - `layer_ranks`: for each schedule used so far, by its name and chunks, the rank of each
       layer. A layer is a call in the forward.
     """
@@ -225,8 +225,8 @@ class ChosenProgram:
 
     def is_for(self, plan: GridPlan) -> bool:
         """
-        Whether `plan` uses the same layouts as the plan that the layouts were chosen
-        for. `allows` must also accept its number of micro-batches.
+        Whether the layouts of this program are also the layouts of `plan`. `allows`
+        must also accept the plan's number of micro-batches.
         """
         first = self._plan
         if first.shared != plan.shared:
@@ -297,8 +297,8 @@ class ChosenProgram:
         """
         Simulates a step of a pipeline with `micro_batches` micro-batches. `buckets`
         says whether collectives are merged into buckets. Returns None if the devices of
-        a mesh differ: the pipeline must then be built to be simulated. Raises
-        DistIRError if the pipeline is not possible.
+        a mesh differ, because such a pipeline can only be simulated as a program.
+        Raises DistIRError if the pipeline is not possible.
         """
         if not self._is_uniform:
             return None

@@ -1,10 +1,10 @@
 """
-A pipeline that is compiled for the simulator directly, without building its program.
+Compiles a pipeline for the simulator directly, without building its program.
 
 The program of a pipeline calls the function of a stage for every micro-batch. These
-calls are most of the work of building and of simulating it. Here a function is built,
-compiled and summarised once for all stages that do the same, and each call becomes a
-step of the simulator at once.
+calls are most of the work of building and simulating it. Here a function is built,
+compiled and summarised once for all equal stages, and each call directly becomes a step
+of the simulator.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ from distir.transforms.pipelines.pipeline import check_fits
 @dataclass
 class _CompiledSite:
     """
-    The use of a compiled function by a stage. One op stands for all calls.
+    The use of a compiled function by a stage. One op stands for all its calls.
 
     - `op`: the op that stands for the calls;
     - `callee`: the compiled function;
     - `mesh`: the index of the stage's mesh;
     - `fixed`: the operands that are arguments of the program and the same in all
       micro-batches;
-    - `common`: the other operands, with None for those that depend on the micro-batch.
+    - `common`: the other operands, with None for operands that depend on the
+      micro-batch.
     """
 
     op: CallOp
@@ -72,11 +73,12 @@ class _CompiledSite:
 @dataclass
 class _Outside:
     """
-    A call or a send in the entry function.
+    A call or a send in the entry function. A slot is the number of a value; the block
+    holds the ops other than calls and sends.
 
-    - `like`: the op that stands for it and for all equal ones;
+    - `like`: an op that stands for this call or send and for all equal ones;
     - `defined`: the slots of its results;
-    - `used`: the slots of those operands that ops of the block compute;
+    - `used`: the slots of operands that ops of the block compute;
     - `op`: its op in the block; None if the block has none;
     - `anchor`: if the block has no op for it, the call or send before which that op
       would be.
@@ -92,7 +94,7 @@ class _Outside:
 @dataclass
 class _Item:
     """
-    An op of the entry function.
+    An op of the entry function. A slot is the number of a value.
 
     - `op`: the op;
     - `operands`, `defined`: the slots of its operands and results;
@@ -110,11 +112,11 @@ class CompiledEntry:
     The entry function of a divided program, compiled for the simulator. It implements
     `Entry`; its values are the slots of a compiled function.
 
-    A call or a send becomes a step at once, from a step that is made once for all equal
-    ones. All other ops are collected in a block and become steps at the end, because
-    the cost of an op may depend on the ops around it
-    (`distir.interpreters.simulator.fusion`). The block also has those calls and sends
-    that are near such an op, use its results or compute its operands.
+    A call or a send directly becomes a step; equal calls or sends share one step. All
+    other ops are collected in a block and become steps at the end, because the cost of
+    an op may depend on the ops around it (`distir.interpreters.simulator.fusion`). The
+    block also has the calls and sends that are near such an op, use its results or
+    compute its operands.
     """
 
     def __init__(self, division: DividedProgram, compilation: Compilation):
@@ -143,7 +145,7 @@ class CompiledEntry:
     def arguments(self, types: Sequence[Attribute]) -> Sequence[int]:
         """
         Adds the arguments of the entry function, of types `types`, and returns their
-        slots.
+        slots, the numbers of the values.
         """
         self._types = [*types]
         self._builder = CompiledFunctionBuilder(self.compilation.fold.entry, len(types))
@@ -161,8 +163,9 @@ class CompiledEntry:
 
     def op(self, make: Make, operands: Sequence[int]) -> Sequence[int]:
         """
-        Adds the ops that `make` makes on the values in the slots `operands`. Reshards
-        are lowered to collectives. Returns the slots of the results of the last op.
+        Adds the ops that `make` makes from the values with the numbers `operands`
+        (slots). Reshards are lowered to collectives. Returns the slots of the results
+        of the last op.
         """
         self._place_outside()
         made = make([self._value(slot) for slot in operands])
@@ -182,7 +185,10 @@ class CompiledEntry:
         return [self._slots[value] for value in results]
 
     def _add(self, op: Operation) -> None:
-        """Adds an op at the end of the block, and reserves slots for its results."""
+        """
+        Adds an op after the ops collected so far, and reserves slots (numbers of
+        values) for its results.
+        """
         self._block.add_op(op)
         operands = tuple([self._slots[value] for value in op.operands])
         defined = self._define([result.type for result in op.results])
@@ -192,7 +198,9 @@ class CompiledEntry:
         self._items.append(_Item(op, operands, defined))
 
     def _define(self, types: Sequence[Attribute]) -> range:
-        """Reserves new slots for values of `types`, and returns them."""
+        """
+        Reserves new slots, numbers of values, for values of `types`, and returns them.
+        """
         self._types += types
         first = self._builder.define(len(types))
         return range(first, first + len(types))
@@ -202,8 +210,8 @@ class CompiledEntry:
 
     def _value(self, slot: int) -> SSAValue:
         """
-        Returns the value of the block in a slot. If a call or send defines the slot, an
-        op for it is added to the block first.
+        Returns the value with the number `slot`. If a call or send defines it, first
+        adds an op for this call or send to the ops that are compiled later.
         """
         if slot not in self._values:
             place = bisect(self._outside, slot, key=lambda o: o.defined.start) - 1
@@ -223,9 +231,9 @@ class CompiledEntry:
 
     def _place_outside(self) -> None:
         """
-        Adds the latest calls and sends to the block, so that the ops that follow can
-        find them. Only those that are near the end or use values of the block are
-        added.
+        Adds the latest calls and sends to the ops that are compiled later, so that
+        these ops can find them. Only calls and sends that are near the end or use
+        results of these ops are added.
         """
         latest = self._outside[self._placed_before :]
         self._placed_before += len(latest)
@@ -239,8 +247,8 @@ class CompiledEntry:
 
     def _op_outside(self, outside: _Outside, types: Sequence[Attribute]) -> Operation:
         """
-        Returns an op of the block that stands for a call or a send, with results of
-        `types`.
+        Returns an op that stands for a call or a send among the ops that are compiled
+        later. Its results have the types `types`.
         """
         return outside.like.create(
             operands=[self._values[slot] for slot in outside.used],
@@ -250,8 +258,8 @@ class CompiledEntry:
 
     def send(self, value: int, type_: Attribute, *, asynchronous: bool) -> int:
         """
-        Adds a send of the value in slot `value` to another mesh, where its type is
-        `type_`. Returns the slot of the received value.
+        Adds a send of the value with the number `value` (its slot) to another mesh,
+        where its type is `type_`. Returns the slot of the received value.
         """
         defined = self._define([type_])
         key = id(self._types[value]), id(type_)
@@ -276,9 +284,9 @@ class CompiledEntry:
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
         """
-        Returns the function of the ops in `group` on mesh `mesh`. It adds its terms to
-        the running sums `added`. If another stage already has an equal function whose
-        mesh costs the same, that function is used.
+        Returns the function of the ops in `group` on mesh `mesh`. The function adds its
+        terms to the running sums `added`. A function of another stage is used again if
+        it is equal and costs the same on its mesh.
         """
         common, content = self.compilation, self._division.group_contents.of(group)
         sums = [(group.accumulated.index(v), reduction_over_time(v)) for v in added]
@@ -306,10 +314,10 @@ class CompiledEntry:
         types: Sequence[Attribute],
     ) -> Sequence[int]:
         """
-        Adds a call of `function` and returns the slots of its results, whose types are
-        `types`. `common` holds the slots of operands that are the same for all
-        micro-batches, and None for others. The slots in `own` take the places of None,
-        in order; the rest of them follow at the end.
+        Adds a call of `function` and returns the slots (numbers) of its results, whose
+        types are `types`. `common` holds the slots of operands that are the same for
+        all micro-batches, and None for other operands. The slots in `own` replace the
+        Nones, in order; the remaining ones follow at the end.
         """
         site = self._sites[function]
         used = self._computed.intersection(own)
@@ -338,9 +346,9 @@ class CompiledEntry:
         self, common: Sequence[int | None]
     ) -> tuple[FixedOperands, Sequence[int | None]]:
         """
-        Divides the operands of a call into those that are arguments of the program and
-        the others. `common` holds the slots of operands that are the same in all
-        micro-batches, and None for others.
+        Divides the operands of a call into arguments of the program and other operands.
+        `common` holds the slots (numbers) of operands that are the same in all
+        micro-batches, and None for other operands.
         """
         count = len(self._block.args)
         fixed = {
@@ -355,8 +363,8 @@ class CompiledEntry:
 
     def run(self, results: Sequence[int]) -> Machine:
         """
-        Executes the program, whose results are in the slots `results`, and returns the
-        simulated machine.
+        Executes the program and returns the simulated machine. `results` are the slots
+        (numbers) of the program's results.
         """
         function, common = self._division.structure.function, self.compilation
         self._place_outside()
@@ -412,7 +420,7 @@ class CompiledEntry:
     def _compile(self, item: _Item) -> None:
         """
         Appends the step of an op to the compiled function. If the op communicates while
-        it computes, the step of this communication is added before it.
+        it computes, the step of this communication comes before it.
         """
         common, first = self.compilation, item.defined.start
         if item.step is None:
@@ -425,9 +433,9 @@ class CompiledEntry:
 
     def _placed(self, compiled: CompiledFunction) -> list[PlacedFunction]:
         """
-        Returns the functions of the pipeline's program in place of the shared ones:
-        each stage has its own function, and the functions that these call are the same
-        for all stages on a mesh.
+        Returns the functions of the pipeline's program in place of the shared ones.
+        Each stage has its own function, and all stages on a mesh share the functions
+        that these call.
         """
         names = [mesh.name for mesh in self.compilation.fold.stages]
         placed: dict[object, PlacedFunction] = {}
@@ -462,10 +470,10 @@ class PipelineSimulator:
 
     def step(self, division: DividedProgram, options: ScheduleOptions) -> Step:
         """
-        Returns the time and memory of one step of a pipeline. They are equal to those
-        that `simulate` finds for the program that `distribute` makes. `division` is the
-        division that the simulator was made with, or the same for another number of
-        micro-batches. Raises DistIRError if the pipeline is not possible, and
+        Returns the time and memory of one step of a pipeline. They are equal to the
+        results of `simulate` for the program that `distribute` makes. `division` is the
+        division that the simulator was made with, or the same division for another
+        number of micro-batches. Raises DistIRError if the pipeline is not possible, and
         NotUniform if the devices of a mesh differ.
         """
         structure, device_map = division.structure, self._shared.device_map
@@ -503,8 +511,8 @@ def planned(
 ) -> tuple[PipelineSchedule, list[list[Action]]]:
     """
     Returns the pipeline schedule for `options` and the order of its actions on all
-    ranks. Results are cached, as many programs share a schedule. Raises DistIRError if
-    the schedule is not possible.
+    ranks. Results are cached, because many programs share a schedule. Raises
+    DistIRError if the schedule is not possible.
     """
     schedule = options.schedule_of(micro_batches, trains)
     return schedule, global_steps(schedule)  # which also checks it

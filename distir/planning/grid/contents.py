@@ -1,6 +1,7 @@
 """
-Content ids of ops and functions: those with equal ids do the same in one micro-batch,
-in any program. So code that was compiled for one program can serve others.
+Content ids of ops and functions. In any program, ops with equal ids do the same work in
+one micro-batch, and so do functions. Code that was compiled for one program can
+therefore serve others.
 
 For example, a model with twice the batch and twice the number of micro-batches has the
 same stages. Inside one program, while layouts are chosen, `distir.sharding.signatures`
@@ -22,7 +23,7 @@ from distir.transforms.pipelines.structure import Structure
 
 
 class Numbers:
-    """Gives ids to keys: equal keys get the same id at any time."""
+    """Gives ids to keys. Equal keys always get the same id."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
@@ -34,7 +35,8 @@ class Numbers:
 
 class Contents:
     """
-    The content ids of a program's ops and functions.
+    The content ids of a program's ops and functions. Ops with equal ids do the same
+    work in one micro-batch.
 
     - `structure`: describes the program, on the mesh of its first stage;
     - `fold`: the folded program, for one number of micro-batches;
@@ -63,7 +65,8 @@ class Contents:
 
     def of(self, op: Operation) -> int:
         """
-        Returns the content id of `op`. It covers the constants among its operands.
+        Returns the content id of `op`, which is equal for ops that do the same work in
+        one micro-batch. It covers the constants among its operands.
         """
         signature = self._structure.signature(op)
         found = self._known.get(signature)
@@ -73,8 +76,9 @@ class Contents:
 
     def function(self, name: str) -> int:
         """
-        Returns the content id of function `name`. Two functions of one program never
-        have the same id, even if they do the same.
+        Returns the content id of function `name`, which is equal for functions of
+        different programs that do the same work. Two functions of one program never
+        have the same id.
         """
         if name not in self._functions:
             content = self._content(name)
@@ -117,8 +121,8 @@ class Contents:
 
     def _local_form(self, op: Operation) -> list[Hashable]:
         """
-        Describes the form of `op` on one device, for ops whose attributes or operands
-        contain global sizes or positions.
+        Describes the form of `op` on one device, if its attributes or operands contain
+        global sizes or positions.
         """
         mesh, slots = self._mesh, dict[SSAValue, int]()
         given: list[SSAValue] = []
@@ -147,15 +151,15 @@ class Contents:
 
     def _type(self, value: SSAValue) -> int:
         """
-        Returns the id of a value's type, at the size that the value has in one
-        micro-batch.
+        Returns the id of a value's type, with the size of the value in one micro-batch.
         """
         return self._attribute(self._fold.type(value.type, self._mesh))
 
     def _constant(self, value: SSAValue) -> int | None:
         """
         Returns the content id of the constant that computes a value, if a sharding rule
-        may read that constant. Returns None for other values.
+        may read that constant. Returns None for other values. Constants with equal ids
+        are equal.
         """
         if not isinstance(value, OpResult):
             return None

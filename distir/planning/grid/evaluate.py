@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 def distribute_as(module: ModuleOp, result: Simulated, requests: Requests) -> None:
     """
     Distributes a program by the plan in `result`, with the user's requests, and
-    verifies it. The layouts in `result` are used, and none are searched. Raises
-    DistIRError if the requests are not met or the program is not correct.
+    verifies it. Uses the layouts in `result` and searches none. Raises DistIRError if
+    the requests are not met or the program is not correct.
     """
     plan = result.plan
     if isinstance(plan, GridPlan):
@@ -88,7 +88,7 @@ def grid_options(plan: GridPlan, requests: Requests) -> DistributionOptions:
 def _source_of(plan: Plan) -> Hashable:
     """
     Returns a key of the program that a plan divides into micro-batches. The program
-    depends on the batch size, and on the numbers of shards of experts and of sequences.
+    depends on the batch size, and on the numbers of shards of experts and sequences.
     """
     if not isinstance(plan, GridPlan):
         return plan.batch, 1, 1
@@ -105,9 +105,9 @@ class Evaluator:
     Distributes and simulates one plan after another.
 
     - `source`: makes the sequential program for a batch size;
-    - `profiles`: measured speeds of devices; by default those of `source`;
-    - `least`: a throughput in samples/s. Slower plans are not wanted, so the search for
-      their layouts may stop early.
+    - `profiles`: measured speeds of devices; by default the profiles of `source`;
+    - `least`: a throughput in samples/s. Slower plans are not of interest, so the
+      search for their layouts may stop early.
 
     The simulated program is the one that `distribute` makes, but it is not verified;
     only the finally chosen program is. Plans share layouts (`LayoutChooser`), the
@@ -134,8 +134,9 @@ class Evaluator:
 
     def learn(self, result: Result) -> None:
         """
-        Remembers what `result` tells about other plans: if a program could not be
-        divided into micro-batches, this holds for other plans of the same program.
+        Remembers what `result` shows about other plans: if a program could not be
+        divided into micro-batches, other plans for the same program cannot divide it
+        either.
         """
         if isinstance(result, Impossible) and result.is_undivided:
             self._undivided[_source_of(result.plan)] = result.error
@@ -151,8 +152,8 @@ class Evaluator:
     def evaluate(self, plan: Plan, known: Simulated | None = None) -> Result:
         """
         Distributes and simulates a plan and returns the result. If the plan is not
-        possible, the result says why. If the layouts in `known` are also those of this
-        plan, they are used instead of a search.
+        possible, the result says why. If the layouts in `known` are also the layouts of
+        this plan, they are used instead of a search.
         """
         if (refusal := self.refusal(plan)) is not None:
             return refusal
@@ -219,8 +220,8 @@ class Evaluator:
     def prepare(self, plans: Sequence[Plan]) -> None:
         """
         Computes in advance the data that plans share (programs, their comparisons,
-        schedules), before processes are forked to evaluate them. Imports the modules
-        that each of these processes would else import.
+        schedules), before processes are forked to evaluate them. Also imports the
+        modules that these processes need, so that they are imported once.
         """
         for registry in (sharding_rule, local_form, cost_function):
             registry.load()
@@ -298,7 +299,7 @@ class Evaluator:
     @property
     def shared_stages(self) -> list[SharedStages]:
         """
-        The compiled functions that the pipelines so far share: one entry per
+        The compiled functions that the pipelines simulated so far share: one entry per
         combination of cluster, buckets and meshes of stages.
         """
         return self._chooser.shared_stages
@@ -314,7 +315,8 @@ class Evaluator:
 
 def _check_hosts(simulation: Simulation) -> None:
     """
-    Raises DistIRError if the memory of hosts is too small for the offloaded values.
+    Raises DistIRError if the memory of hosts is too small for the tensors that devices
+    keep there.
     """
     if simulation.hosts_too_small:
         place = simulation.devices.index(simulation.hosts_too_small[0])
@@ -332,9 +334,9 @@ def _pipeline_step(
     buckets: bool,
 ) -> Step | None:
     """
-    Simulates a step of a pipeline without building it, as `PipelineStep` describes.
-    `module` is the partitioned program of one micro-batch. Returns None if the devices
-    of a mesh differ. Raises DistIRError if the pipeline is not possible.
+    Simulates a step of a pipeline without building its program. `module` is the
+    partitioned program of one micro-batch. Returns None if the devices of a mesh
+    differ. Raises DistIRError if the pipeline is not possible.
     """
     cluster = cluster_in(module, "", "search")
     assert cluster is not None

@@ -26,7 +26,7 @@ class JournalFile(ABC, Generic[Row]):
     line holds one row, which is written as soon as it is known. `results` holds the
     rows of earlier runs.
 
-    A last line that is incomplete, because the machine stopped, is dropped; its row
+    If the machine stopped in the middle of a line, this last line is dropped; its row
     must be added again. Entering the context raises DistIRError if the file has another
     header, is no journal or cannot be used.
     """

@@ -26,8 +26,8 @@ def ranked(results: Iterable[Result]) -> list[Simulated]:
 
 def pareto_front(results: Iterable[Result]) -> list[Simulated]:
     """
-    Returns the Pareto front of throughput and memory, fastest first: the results that
-    fit and for which no other one is at least as fast with less memory.
+    Returns the Pareto front of throughput and memory, fastest first. A result that fits
+    belongs to the front if no other result is at least as fast with less memory.
     """
     front: list[Simulated] = []
     for result in ranked(results):
@@ -39,7 +39,7 @@ def pareto_front(results: Iterable[Result]) -> list[Simulated]:
 def nothing_fits(results: Sequence[Result]) -> str:
     """
     Explains why no result fits into memory. The text names the smallest memory that
-    would suffice, or, if no plan is possible, the reason for the first plan.
+    would suffice. If no plan is possible, the text gives the reason for the first plan.
     """
     possible = simulated(results)
     if not possible:

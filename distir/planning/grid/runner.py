@@ -59,18 +59,19 @@ def run(
     order. A list can be empty.
 
     At most `jobs` processes run at a time (0: one per core). Grid plans that share work
-    are evaluated together, at most `longest` of them in one process. On systems where
-    processes cannot be forked, `source` is pickled.
+    are evaluated together, at most `longest` of them in one process. On systems that
+    cannot fork processes, `source` is pickled.
 
     - `known`: earlier results whose layouts some of the plans can use;
     - `clock`: when it stops, an empty list is yielded once, so that the caller can
       close the iterator;
-    - `least`: a function that returns the throughput below which plans are not wanted
-      (`Evaluator`). It is called anew for each group;
+    - `least`: a function that returns the lowest throughput of interest, in samples/s;
+      the search for layouts of slower plans may stop early. It is called anew for each
+      group;
     - `is_promising`: a plan is left out if this function returns False when its turn
       comes;
-    - `evaluator`: an evaluator of the same source, which keeps what earlier runs
-      prepared.
+    - `evaluator`: an evaluator of the same source, which keeps the preparations of
+      earlier runs.
 
     The processes end when the iterator is closed or the user interrupts. Raises
     DistIRError if a process dies.
@@ -135,8 +136,8 @@ _DIED = (
 
 def _assign(worker: Connection, group: Sequence[Plan], least: float) -> None:
     """
-    Sends a group of plans to a worker process, with the throughput below which plans
-    are not wanted. Raises DistIRError if the process died.
+    Sends a group of plans to a worker process, with `least`, the lowest throughput of
+    interest in samples/s. Raises DistIRError if the process died.
     """
     try:
         worker.send((group, least))
@@ -152,9 +153,9 @@ def _next_results(
 ) -> list[Result]:
     """
     Waits for the next result of any worker process and returns it in a list. The
-    evaluator learns from the result. Returns an empty list if a worker has finished its
-    group, and is then `idle`, or if the clock stops. Raises DistIRError if a process
-    died.
+    evaluator learns from the result. Returns an empty list if the clock stops or if a
+    worker has finished its group; the worker is then added to `idle`. Raises
+    DistIRError if a process died.
     """
     left = clock.left if 0 < clock.left < inf else None
     ready = [c for c in wait(list(workers), left) if isinstance(c, Connection)]
@@ -176,8 +177,8 @@ def _next_results(
 
 def end_with_parent() -> None:
     """
-    Makes this process end as soon as its parent process has ended in any way, as nobody
-    needs its work then. A parent that is killed does not end its children itself.
+    Makes this process end as soon as its parent process has ended in any way, because
+    its work has no use then. A killed parent does not end its children itself.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -202,8 +203,8 @@ def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[
     processes busy.
 
     Grid plans with the same division of the program share a group, for all batch sizes
-    (`SharedStages`). A plan with searched layouts is a group of its own, as it only
-    shares results that are already `known`. Groups are in the order of their first
+    (`SharedStages`). Each plan with searched layouts is its own group, because it
+    shares only results that are already `known`. Groups are in the order of their first
     plans.
     """
     grid = sorted((p for p in plans if isinstance(p, GridPlan)), key=_kin)
@@ -233,8 +234,9 @@ def _kin(plan: Plan) -> tuple[Any, ...]:
 
 def ends_first(plans: Sequence[_PlanKind]) -> list[_PlanKind]:
     """
-    Orders plans by batch size as `Between` needs them: the smallest and the largest
-    batch size come first, then those that halve the gaps.
+    Orders plans by batch size for the interpolation of layouts between batch sizes
+    (`Between`): the smallest and the largest batch size come first, then the sizes that
+    halve the gaps.
     """
     batches = [list(same) for _, same in groupby(plans, key=lambda p: p.batch)]
     last = len(batches) - 1
@@ -259,10 +261,10 @@ def _work(
     evaluator: Evaluator, known: Mapping[Plan, Simulated], connection: Connection
 ) -> None:
     """
-    Evaluates the groups of plans that come through `connection`, in a process of its
-    own. It sends back each result, None after each group, and an exception at the end.
-    Garbage collection is rare: programs are large structures, and not freeing them
-    saves a fifth of the time.
+    Evaluates the groups of plans that come through `connection`, in a separate process.
+    Sends back each result, None after each group, and an exception at the end. Garbage
+    collection is rare: programs are large structures, and not freeing them saves a
+    fifth of the time.
     """
     # An interrupt is for the process that started this one, which then ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

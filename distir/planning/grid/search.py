@@ -26,9 +26,9 @@ def _nobody(count: int) -> None:
 class GridSearch(PlanSearch):
     """
     A search that judges all plans of a grid on a cluster. `modules` are the sequential
-    programs, one per batch size. `plans` lists all plans that the options ask for. The
-    constructor raises DistIRError if the options contradict each other or do not suit
-    the programs.
+    programs, one per batch size. `plans` lists all plans in the ranges that the options
+    give. The constructor raises DistIRError if the options contradict each other or do
+    not suit the programs.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class GridSearch(PlanSearch):
     def leave_out_too_large(self) -> None:
         """
         Leaves out the plans whose parameters and optimizer states alone exceed the
-        memory of a device. If all do, the plans that need the least stay, so that the
-        results say how much memory is missing.
+        memory of a device. If all plans exceed it, the plans that need the least memory
+        stay, so that the results say how much is missing.
         """
         bounds = {
             batch: Bounds.of_memory(
@@ -75,8 +75,8 @@ class GridSearch(PlanSearch):
         """
         Judges the plans.
 
-        - `journal`: a file. Every result is written to it at once, and results that it
-          already holds are not computed again;
+        - `journal`: a file. Every result is written to it at once, and results that the
+          file already holds are not computed again;
         - `on_progress`: a function that is called with the number of new results.
 
         If the user interrupts, the search ends with the results so far. Raises

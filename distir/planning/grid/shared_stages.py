@@ -1,6 +1,6 @@
 """
-Compiled functions of pipeline stages for the simulator. Each is compiled once for all
-stages that do the same, in any pipeline.
+Compiled functions of pipeline stages for the simulator. Each function is compiled once
+for all stages that do the same work, in any pipeline.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from distir.transforms.resharding import ReshardLowering
 @dataclass(frozen=True)
 class SharedFunction:
     """
-    A compiled function of stages that do the same.
+    A compiled function of stages that do the same work.
 
     - `compiled`: the function, compiled for the simulator;
-    - `axes`: the groups of mesh axes along which it communicates;
-    - `numbered`: whether it takes the index of the micro-batch as an argument.
+    - `axes`: the groups of mesh axes along which the function communicates;
+    - `numbered`: whether the function takes the index of the micro-batch as an argument.
     """
 
     compiled: CompiledFunction
@@ -49,9 +49,9 @@ class SharedFunction:
 
 class SharedStages:
     """
-    The compiled functions that all pipelines on the same meshes share, also those of
-    different programs. Functions with equal contents (`Contents`) are compiled and
-    summarised once.
+    The compiled functions that all pipelines on the same meshes share, including
+    pipelines of different programs. Functions with equal contents (`Contents`) are
+    compiled and summarised once.
 
     - `profiles`: measured speeds of the cluster's devices;
     - `buckets`: whether collectives of neighbouring tensors are merged into one
@@ -92,7 +92,7 @@ class Compilation:
     """
     The state that the functions of one pipeline share while they are compiled. `before`
     is the compilation of the same program for another number of micro-batches; all
-    parts that do not depend on that number are taken from it.
+    parts that do not depend on that number are copied from it.
     """
 
     def __init__(
@@ -120,8 +120,9 @@ class Compilation:
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> SharedFunction:
         """
-        Returns the compiled function of the ops in `group` on mesh `mesh`. It adds its
-        terms to the running sums `added`. Raises DistIRError if it cannot be compiled.
+        Returns the compiled function of the ops in `group` on mesh `mesh`. The function
+        adds its terms to the running sums `added`. Raises DistIRError if it cannot be
+        compiled.
         """
         fold = self.fold
         function, made = stage_function(self.structure, fold, group, mesh, added)
@@ -140,8 +141,8 @@ class Compilation:
     def prepare(self, op: Operation) -> None:
         """
         Compiles the function that `op` calls, and all functions called by it, unless
-        that was done before. Does nothing if `op` is no call. Raises DistIRError if a
-        function cannot be compiled.
+        they are compiled already. Does nothing if `op` is no call. Raises DistIRError
+        if a function cannot be compiled.
         """
         if isinstance(op, CallOp):
             self._prepare(op.callee.string_value())
@@ -174,7 +175,8 @@ class Compilation:
 
     def _number(self, name: str) -> int:
         """
-        Returns the content id (`Contents`) of function `name` of the folded program.
+        Returns the content id of function `name`; functions with equal ids do the same
+        work in one micro-batch.
         """
         return self.contents.function(self.fold.origin(name))
 
@@ -182,8 +184,8 @@ class Compilation:
         self, compiled: CompiledFunction
     ) -> Iterator[tuple[int, CompiledFunction]]:
         """
-        Yields the functions that `compiled` calls, directly or through others, each
-        with its content id (`Contents`).
+        Yields the functions that `compiled` calls, directly or through others. Each
+        comes with its content id, which is equal for functions that do the same work.
         """
         for callee in dict.fromkeys(
             [s.callee for s in compiled.steps if isinstance(s, CallStep)]

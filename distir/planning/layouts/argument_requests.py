@@ -1,6 +1,6 @@
 """
-Requests of users for the layouts of arguments. A search applies them to the layouts
-that it tries, and the split into micro-batches is added to them.
+Requests of users for the layouts of arguments. A search applies the requests to the
+layouts that it tries. The split into micro-batches is added to the requests.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class ArgumentRequest:
         mesh: Mesh,
     ) -> set[Layout]:
         """
-        Returns the layouts that the argument may have on the mesh axes in `axes`. They
-        are the request itself, and the request extended by the splits of one of
-        `layouts` over the axes that the request leaves free. `layouts` are those that
-        the users of the argument want.
+        Returns the layouts that the argument may have on the mesh axes in `axes`: the
+        request alone, and the request combined with the splits of one of `layouts` over
+        the axes that the request leaves free. `layouts` are the layouts in which ops
+        use the argument.
         """
         found = {restricted(self.layout, set(axes))}
         if self.fixed is None:
@@ -95,9 +95,9 @@ def split_over_time(
 ) -> dict[int, ArgumentRequest]:
     """
     Annotates the inputs and labels that hold the batch with a split into micro-batches.
-    In each dimension, this split comes before the requested splits. `requests` are
-    those for the entry function's arguments, by index; returns them with the split into
-    micro-batches added.
+    In each dimension, this split comes before the requested splits. `requests` are the
+    requests for the entry function's arguments, by index; returns them with the split
+    into micro-batches added.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)

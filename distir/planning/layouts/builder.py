@@ -109,12 +109,12 @@ class GraphBuilder:
       index;
     - `tie_layers`: whether repeated calls share their choices (`tied_ops`);
     - `clock`: TimeIsOver is raised when it stops;
-    - `stages`: the pipeline stages of the ops, if the costs of sends between them
-      count;
-    - `intervals`: the lifetimes of values, filled when they are first needed.
+    - `stages`: the pipeline stages of the ops, if the graph includes the costs of sends
+      between them;
+    - `intervals`: the lifetimes of values, computed at their first use.
 
     If the first mesh axis is the micro-batch axis, the splits over it follow from the
-    inputs and must be passed to `build` as `before`. Work on one micro-batch then
+    inputs, and `build` must receive them as `before`. Work on one micro-batch then
     counts once per micro-batch.
     """
 
@@ -196,8 +196,8 @@ class GraphBuilder:
 
     def build(self, axes: int, before: Before | None = None) -> LayoutBody:
         """
-        Builds the graph of choices for the first `axes` mesh axes: those of the entry
-        function and of all calls in it. The decisions in `before` stay as they are.
+        Builds the graph of choices for the first `axes` mesh axes. The graph covers the
+        entry function and all calls in it. The decisions in `before` stay as they are.
         """
         graph = ReshardGraph(self.cost_model, self.clock)
         self.building = replace(
@@ -220,8 +220,8 @@ class GraphBuilder:
         self, op: Operation, before: LayoutStrategy | None
     ) -> tuple[Sequence[LayoutStrategy], Sequence[float]]:
         """
-        Returns the strategies of an op and the cost of each. If `before` is given, only
-        strategies that agree with it on the axes chosen earlier are returned.
+        Returns the strategies of an op and the cost of each. If `before` is given,
+        returns only strategies that agree with it on the axes chosen earlier.
         """
         options = before.options if before else ()
         key = (op, options, self.building.axes)
@@ -350,8 +350,8 @@ class GraphBuilder:
 
 def work_size(reachable: Sequence[FuncOp]) -> int:
     """
-    Returns the number of ops of a program, where the ops of a function count once per
-    call. The entry function is the last of `reachable`.
+    Returns the number of ops of a program; the ops of a function count once per call.
+    The entry function is the last of `reachable`.
     """
     sizes: dict[str, int] = {}
     for function in reachable:
@@ -395,8 +395,8 @@ class LayoutGraph:
         Returns the graph builder of a sequential program on the mesh of `costs`. The
         program may have annotations. `tie_layers` says whether repeated calls share
         their choices; None lets the size of the program decide. If `stages` is given,
-        the costs of sends between stages count. Raises DistIRError if requests are
-        invalid, and TimeIsOver if the clock stops.
+        the graph includes the costs of sends between stages. Raises DistIRError if
+        requests are invalid, and TimeIsOver if the clock stops.
         """
         mesh, requests, first = costs.mesh, requests_of(module), None
         if mesh.has_time:

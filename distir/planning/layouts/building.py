@@ -40,8 +40,8 @@ class Building:
     - `axes`: the number of mesh axes, from the first one on, whose layouts the nodes
       choose;
     - `before`: the earlier decisions, which stay; None if there are none;
-    - `stages`: the pipeline stages of the ops, if the costs of sends between them
-      count;
+    - `stages`: the pipeline stages of the ops, if the graph includes the costs of sends
+      between them;
     - `node_times`: the number of times that a node of the entry function runs per step:
       once, or once per micro-batch.
     """
@@ -64,17 +64,17 @@ class Building:
 
     def still(self, layouts: Iterable[Layout], before: Layout) -> list[Layout]:
         """
-        Returns those of `layouts` that agree with `before` on the axes chosen earlier.
-        If none do, returns a list with `before` alone.
+        Returns the `layouts` that agree with `before` on the axes chosen earlier. If
+        none agrees, returns a list with `before` alone.
         """
         fixed = self.axes_before()
         return [x for x in layouts if restricted(x, fixed) == before] or [before]
 
     def times(self, layouts: Iterable[Layout]) -> int:
         """
-        Returns the number of times per step that an op on values in `layouts` runs. It
-        runs once per micro-batch if a value is split over micro-batches or is a term of
-        a sum over them, else once.
+        Returns the number of times per step that an op on values in `layouts` runs.
+        This is the number of micro-batches if a value is split over micro-batches or is
+        a term of a sum over them, and otherwise 1.
         """
         if any(TIME_AXIS in (*x.split_axes, *x.partial_axes) for x in layouts):
             return self.mesh.size(TIME_AXIS)

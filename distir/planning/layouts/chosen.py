@@ -24,13 +24,13 @@ class ChosenLayouts:
     stored.
 
     - `steps`: written plans. The last one holds the layouts of all ops and arguments.
-      Before it come the plans for which the program was changed: functions were copied
-      where the first axes treat their calls differently, and some ops were replaced by
-      their decompositions. The program is changed in the same way again before the last
-      plan applies;
+      Each earlier plan records a change of the program: functions were copied because
+      the first axes treat their calls differently, and some ops were replaced by their
+      decompositions. The program is changed in the same way again before the last plan
+      applies;
     - `limited`: whether the fastest layouts need more memory than was allowed;
     - `separate`: whether each use of a value makes its own copy in its layout, because
-      memory does not allow to keep a copy for later uses;
+      there is no memory to keep a copy for later uses;
     - `without_sends`: if the layouts were chosen with the costs of sends between the
       stages of one pipeline, the layouts that were found without these costs.
     """
@@ -77,8 +77,8 @@ class ChosenLayouts:
 def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
     """
     Annotates a sequential program with `layouts`, which were chosen for it before;
-    nothing is searched. Raises DistIRError if the program has other ops than the one
-    that the layouts were chosen for.
+    nothing is searched. Raises DistIRError if the layouts were chosen for a program
+    with other ops.
     """
     if layouts.separate:
         module.attributes[SEPARATE_COPIES] = UnitAttr()

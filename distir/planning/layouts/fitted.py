@@ -1,5 +1,5 @@
 """
-A search for layouts that fit into memory, for pipelines too. The simulator judges
+A search for layouts that fit into memory, also for pipelines. The simulator judges
 whether a program fits.
 """
 
@@ -98,10 +98,9 @@ def search_without_cluster(
 ) -> LayoutResult | None:
     """
     Distributes a sequential program over a mesh by searched layouts, with unit costs
-    instead of the costs of a cluster. The memory limit is not checked by the simulator.
-    If the time is over before any layouts are found, only the requested splits of
-    arguments are applied, and None is returned. Raises DistIRError if no layouts are
-    possible.
+    instead of the costs of a cluster. The simulator does not check the memory limit. If
+    the time is over before any layouts are found, applies only the requested splits of
+    arguments, and returns None. Raises DistIRError if no layouts are possible.
     """
     found = None
     try:
@@ -128,10 +127,11 @@ class FittedSearch:
     """
     Finds layouts with which a program or a pipeline fits into memory.
 
-    The solver only estimates memory. The steps of a reshard have buffers of their own,
-    and the memory of a pipeline stage depends on the schedule and on where the stages
-    begin. The search sees all stages as one graph: the program of one micro-batch, in
-    which devices hold their `Shares`. So the simulator judges each plan:
+    The solver only estimates memory: the steps of a reshard have buffers of their own,
+    and the memory of a pipeline stage depends on the schedule and on the ops where the
+    stages begin. The search sees all stages as one graph: the program of one
+    micro-batch, in which devices hold their `Shares`. Therefore the simulator judges
+    each plan:
 
     - layouts that do not fit are searched again with a memory limit that is lower by
       the missing amount;
@@ -145,8 +145,8 @@ class FittedSearch:
     20 s, or after a quarter of the clock's time if the clock has a limit, unless the
     user sets another limit.
 
-    - `mesh`: for a pipeline, its first axis is the micro-batch axis and the others are
-      those of each stage;
+    - `mesh`: for a pipeline, its first axis is the micro-batch axis, and the others are
+      the axes of each stage;
     - `finish`: the options of the pipeline; None for a program without one;
     - `limits`: `memory` is the memory that may be used on each device, all of it by
       default;
@@ -154,8 +154,8 @@ class FittedSearch:
     - `clock`: when it stops, the best plan so far is returned. If no search was
       completed, that plan splits only arguments, as requested. If the user interrupted
       the clock before any search was completed, KeyboardInterrupt is raised;
-    - `pipeline_step`: simulates pipelines without building them; the plan's `module` is
-      then the program of one micro-batch;
+    - `pipeline_step`: simulates pipelines without building their programs; the plan's
+      `module` is then the program of one micro-batch;
     - `buckets`: whether collectives of neighbouring tensors are merged into one message
       in the programs that are judged and returned. The search itself prices single
       messages.
@@ -207,15 +207,15 @@ class FittedSearch:
         known: tuple[ModuleOp | None, ChosenLayouts] | None = None,
     ) -> FittedPlan:
         """
-        Returns the fastest plan that fits into memory. If no plan fits, returns the one
-        that uses the smallest fraction of the memory. `module` is not changed.
+        Returns the fastest plan that fits into memory. If no plan fits, returns the
+        plan that uses the smallest fraction of the memory. `module` is not changed.
 
-        `known` holds layouts that were found before, and the program annotated with
+        `known` holds layouts from an earlier search, and the program annotated with
         them if there is one. They are the layouts of this plan, or the fastest layouts
-        without a memory limit, which were found for another schedule, for example. If
-        the pipeline fits with them, nothing is searched, except with the costs of sends
-        if they did not count before. Raises DistIRError if no layouts fit even by
-        estimate.
+        without a memory limit, for example from a search for another schedule. If the
+        pipeline fits with them, the only further search is for layouts with the costs
+        of sends, if these were missing before. Raises DistIRError if no layouts fit
+        even by estimate.
         """
         finish, schedule = self.finish, None
         if finish is not None:
@@ -246,7 +246,7 @@ class FittedSearch:
         self, module: ModuleOp, annotated: ModuleOp | None, layouts: ChosenLayouts
     ) -> FittedPlan:
         """
-        Returns the plan with `layouts`, which were found before. `annotated` is the
+        Returns the plan with `layouts` from an earlier search. `annotated` is the
         program with these layouts, or None to annotate a copy of `module`.
         """
         if annotated is None:
@@ -308,7 +308,7 @@ class FittedSearch:
     ) -> FittedPlan:
         """
         Returns the best plan under the assumption that sends between stages cost
-        nothing. `known` is a plan that was found before but does not fit, or None.
+        nothing. `known` is a plan from an earlier search that does not fit, or None.
         """
         finish, plans = self.finish, [] if known is None else [known]
         limit, failed, bound = self.memory, False, inf
@@ -359,10 +359,10 @@ class FittedSearch:
         self, module: ModuleOp, costs: SimulatedCosts, found: LayoutResult, bound: float
     ) -> FittedPlan | None:
         """
-        Returns the plan with the layouts of level O2, or None if it does not fit or
-        equals the O3 result `found`. It can be better than the O3 plan: it may fit
-        where the O3 plan needs more memory than estimated, and it may be faster,
-        because level O2 chooses the mesh axes one after the other.
+        Returns the plan with the layouts of a search at level O2, or None if this plan
+        does not fit or equals `found`, the result at level O3. It can be better than
+        the O3 plan: it may fit where the O3 plan needs more memory than estimated, and
+        it may be faster, because level O2 chooses the mesh axes one after the other.
         """
         annotated, first = module.clone(), found.by_segments
         if first is not None and first.layouts == found.layouts:
@@ -388,7 +388,7 @@ class FittedSearch:
         return self.clock is not None and self.clock.stopped
 
     def _unsearched(self, module: ModuleOp) -> FittedPlan:
-        """Returns the plan without a search: only arguments are split, as requested."""
+        """Returns the plan without a search: it splits only arguments, as requested."""
         annotated = module.clone()
         layouts = follow_requests(annotated, self.mesh)
         return self._plan(annotated, layouts)
@@ -396,8 +396,8 @@ class FittedSearch:
     def _with_separate_copies(self, plan: FittedPlan) -> FittedPlan | None:
         """
         Returns the plan with the same layouts in which each use of a value makes its
-        own copy in its layout, as the search assumed. Returns None if this plan does
-        not fit either.
+        own copy, as the search assumed. Returns None if this plan does not fit into
+        memory.
         """
         annotated = plan.annotated.clone()
         annotated.attributes[SEPARATE_COPIES] = UnitAttr()
@@ -448,8 +448,8 @@ class FittedSearch:
         requests forbid the split.
 
         The comparison is needed because `run` minimises the sum of the times of ops and
-        messages, while the simulator knows which of them overlap. So the layouts with
-        the least sum are not always the fastest.
+        messages, while the simulator knows which of them overlap. The layouts with the
+        least sum are therefore not always the fastest.
         """
         axes = tuple(name for name, _ in self.mesh.axes)
         trial = module.clone()

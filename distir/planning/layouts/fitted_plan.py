@@ -20,9 +20,9 @@ class Step(NamedTuple):
 
     - `seconds`: the time of the step;
     - `samples_per_s`: the samples of the batch per second;
-    - `peak_bytes`, `memory_bytes`, `reserved_bytes`: the peak bytes of values, the
-      memory, and the peak bytes that the allocator reserves, of the device with the
-      least memory left;
+    - `peak_bytes`, `memory_bytes`, `reserved_bytes`: three numbers of bytes of the
+      device with the least memory left: the peak of the program's values, the memory of
+      the device, and the peak that the allocator reserves;
     - `spare_bytes`: the bytes left on each device, or on one device of each pipeline
       rank, in order.
     """
@@ -81,19 +81,19 @@ class FittedPlan:
 
     - `annotated`: the program with the layouts as annotations, before `partition`;
     - `module`: the distributed program, or the program of one micro-batch if the
-      pipeline was simulated without being built;
+      pipeline was simulated without building its program;
     - `simulated`: the simulation of the program, or the simulated step of such a
       pipeline;
     - `occupied`: the used fraction of the memory of the fullest device;
     - `needed`: the bytes used on that device;
     - `layouts`: the layouts chosen;
-    - `found`: the result of the layout search, or None if none was made for this plan;
+    - `found`: the result of the layout search, or None if this plan had no search;
     - `divided`: for a pipeline, the program of one micro-batch before it became the
       pipeline. Its ops are marked with stages if the stages were searched;
-    - `limit`: the bytes per device that limited the layout search, or None if none was
-      made for this plan;
-    - `base`: if the costs of sends between stages counted, the plan that was found
-      without them.
+    - `limit`: the bytes per device that limited the layout search, or None if this plan
+      had no search;
+    - `base`: if the plan was searched with the costs of sends between stages, the plan
+      that was found without them.
     """
 
     annotated: ModuleOp
@@ -120,7 +120,7 @@ class FittedPlan:
     @property
     def rank(self) -> tuple[int, float]:
         """
-        Sort key for plans, best first. Plans that fit come first, ordered by the time
+        A sort key for plans, best first. Plans that fit come first, ordered by the time
         of a step. Plans that do not fit follow, ordered by the used fraction of the
         fullest device's memory.
         """

@@ -4,7 +4,7 @@ they run, call by call.
 
 A value lives from the op that computes it to its last use, in any function. A view of a
 value has no memory of its own. A moment is the run of one op; moments are numbered in
-this order.
+the order of execution.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ from distir.program import updated_arguments
 
 
 class Computed(NamedTuple):
-    """The memory of a node's result, in the layout in which the node computes it."""
+    """
+    The memory of a node's result, in the layout in which the node computes the result.
+    """
 
     port: LayoutPort
 
 
 class Partial(NamedTuple):
     """
-    A second buffer for a node's result that is partial. It is in use while the result
-    is reduced for all its uses.
+    A second buffer for a node's result that is partial. The buffer is in use while the
+    result is reduced for all its uses.
     """
 
     port: LayoutPort
@@ -45,8 +47,8 @@ class Partial(NamedTuple):
 
 class Fresh(NamedTuple):
     """
-    A buffer for a value in the layout that one use wants, if the value itself has
-    another layout.
+    A buffer for a value in the layout of one use, if the value itself has another
+    layout.
     """
 
     port: LayoutPort
@@ -101,9 +103,9 @@ class Lifetimes:
     - `is_sum`: whether a value is accumulated over micro-batches; its memory is then in
       use from the start of the program.
 
-    Of several calls that share their choices, only the first and the last add points in
-    time to the record. Between them, the memory in use grows or shrinks by the same
-    amount with every call, so the peak is in the first or the last call.
+    Of several calls that share their choices, only the first and the last add moments
+    to the record. Between them, the memory in use grows or shrinks by the same amount
+    with every call, so the peak is in the first or the last call.
     """
 
     def __init__(
@@ -161,7 +163,8 @@ class Lifetimes:
     ) -> list[list[_Buffer]]:
         """
         Follows one call of `body` and returns the buffers of its results. `arguments`
-        holds the buffers of its arguments. `counts` says whether its ops add moments.
+        holds the buffers of its arguments. `counts` says whether its ops add moments to
+        the record.
         """
         ends = self._end_instances(body)
         block = body.function.body.block
@@ -246,8 +249,8 @@ class Lifetimes:
 
     def _end_instances(self, body: LayoutBody) -> dict[Operation, bool]:
         """
-        Returns, for each op of a function, whether it is the first or the last of the
-        ops that share its choice.
+        Maps each op of a function to whether it is the first or the last of the ops
+        that share its choice.
         """
         if body not in self._ends:
             places: dict[Hashable, list[Operation]] = {}

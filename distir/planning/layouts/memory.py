@@ -2,10 +2,10 @@
 The memory limit as part of the optimisation problem: the bytes on a device at every
 moment that can be the peak.
 
-Each alternative of a node occupies a number of bytes during an interval. Whether a use
-of a value needs a copy in another layout depends on two nodes: the value's and the
-user's. If such a copy is not small, an additional node between them decides whether the
-use takes the value itself or a copy.
+Each alternative of a node occupies a number of bytes during an interval. Two nodes
+decide whether a use of a value needs a copy in another layout: the node of the value
+and the node of the user. If such a copy is not small, an additional node between them
+decides whether the use takes the value itself or a copy.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Problem:
     def problem(self, limit: float) -> tuple[Problem, list[int]]:
         """
         Returns the optimisation problem with a limit of `limit` bytes, and for each of
-        its nodes the number of the original node. A problem's node occupies memory
+        its nodes the number of the original node. A node of the problem occupies memory
         during one interval only, so a node with several intervals is repeated.
         """
         owners = list(range(len(self.costs)))
@@ -107,8 +107,8 @@ class _Problem:
 @dataclass(frozen=True)
 class LimitedProblem:
     """
-    An optimisation problem with a memory limit. Its first nodes are those of the layout
-    graph. `what` names the op or value of each node.
+    An optimisation problem with a memory limit. Its first nodes are the nodes of the
+    layout graph. `what` names the op or value of each node.
     """
 
     problem: Problem
@@ -148,8 +148,8 @@ def peak_of(
 def least_peak_of(builder: GraphBuilder, entry: LayoutBody) -> Peak:
     """
     Returns a lower bound of the peak memory under any choice in the graph that
-    `builder` built last, without solving the problem. Every value is assumed to have
-    its smallest layout, and nothing else to take memory.
+    `builder` built last, without solving the problem. The bound assumes that every
+    value has its smallest layout, and that only values take memory.
     """
     least: dict[What, float] = {}
 
@@ -188,8 +188,8 @@ def _sizes(
     builder: GraphBuilder, port: LayoutPort, layouts: Iterable[Layout]
 ) -> list[float]:
     """
-    Returns the bytes of a node's result in each of `layouts`; 0 if the result is no
-    tensor.
+    Returns the bytes of a node's result in each of `layouts`, or zeros if the result is
+    no tensor.
     """
     type_ = builder.graph.types.get(port)
     return [
@@ -285,8 +285,8 @@ class _Builder:
 
     def _divided(self, every: Iterable[What]) -> dict[LayoutEdge, What]:
         """
-        Returns the edges along which a copy that is not small may be needed. Each is
-        mapped to the piece of memory of that copy.
+        Returns the edges along which a copy that is not small may be needed. Maps each
+        edge to the piece of memory of the copy.
         """
         found: dict[LayoutEdge, What] = {}
         small: set[LayoutEdge] = set()
@@ -315,9 +315,9 @@ class _Builder:
     def _divide(self, edge: LayoutEdge, what: What) -> tuple[int, list[float]]:
         """
         Adds a node between a value and its use. Returns the node's number and the bytes
-        of its alternatives. For each possible layout of the copy, one alternative in
-        the first half means that value and use have the same layout (0 bytes), and one
-        in the second half that the value is copied.
+        of its alternatives. Each possible layout of the copy has two alternatives. In
+        the first half of the list, value and use have the same layout (0 bytes); in the
+        second half, the value is copied.
         """
         assert isinstance(what, Fresh | Updated)
         source, target = what.port.node, what.use.node
@@ -366,6 +366,6 @@ class _Builder:
 def _is_in(layouts: Sequence[Layout], columns: Sequence[Layout]) -> Floats:
     """
     Returns a matrix with one row per layout in `layouts` and one column per layout in
-    `columns`. It holds 0 where the two are equal, else infinity.
+    `columns`. An entry is 0 where the two layouts are equal, and infinity elsewhere.
     """
     return np.array([[0.0 if x == y else inf for y in columns] for x in layouts])

@@ -20,10 +20,10 @@ def without_impossible(
     options: Mapping[Operation, list[Option]],
 ) -> dict[Operation, list[Option]]:
     """
-    Removes strategies that can never apply: those that pass partial values through an
-    op whose operands cannot be partial. Returns the remaining options of one mesh axis.
-    Partial values start only at an op that splits a dimension that it reduces; other
-    ops can pass them on.
+    Removes options that can never apply, because they pass partial values through an op
+    with operands that cannot be partial. Returns the remaining options of one mesh
+    axis. Partial values start only at an op that splits a dimension that it reduces;
+    other ops can pass them on.
 
     - `functions`: the functions of the program, the entry last;
     - `rules`, `options`: the sharding rule and the options of each op, without calls.
@@ -59,9 +59,9 @@ def _given(
     functions: Mapping[str, FuncOp],
 ) -> list[tuple[SSAValue, frozenset[str]]]:
     """
-    Returns pairs of a value and the reductions (such as "sum") with which that
-    value can be partial, for each value that `op` computes or passes to another
-    function. `found` holds the reductions that are known so far.
+    Returns pairs of a value and the reductions (such as "sum") with which this value
+    can be partial, for each value that `op` computes or passes to another function.
+    `found` holds the reductions that are known so far.
     """
     nothing = frozenset[str]()
     if isinstance(op, ReturnOp):
@@ -91,8 +91,8 @@ def _given(
 
 def _passes(op: Operation, rule: Rule, option: PassPartial, found: Reductions) -> bool:
     """
-    Whether all operands that `option` takes as partial values can be partial, by
-    `found`.
+    Whether all operands that `option` takes as partial values can be partial, according
+    to `found`, which holds the reductions of each value.
     """
     return all(
         option.reduction in found.get(op.operands[i], frozenset())

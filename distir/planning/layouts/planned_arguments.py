@@ -46,12 +46,12 @@ _FIRST_SIZE = re.compile(r"tensor<(\d+)x")
 @dataclass(frozen=True)
 class PlannedArgument:
     """
-    An argument of the program that a plan was made for.
+    An argument of the program for which a plan was made.
 
     - `name`, `role`, `type`: its name, its role and its tensor type as text;
     - `dims`: for each dimension, the axes over which the plan splits it;
-    - `stored`: the same for the optimizer states of a parameter, which the plan may
-      split into smaller parts than the parameter itself.
+    - `stored`: for each dimension, the axes over which the plan splits the optimizer
+      states of this parameter. They may have smaller parts than the parameter itself.
     """
 
     name: str
@@ -130,9 +130,9 @@ def check_same_arguments(
 ) -> None:
     """
     Checks that the parameters, inputs and labels of `module` have the same names, roles
-    and types as those of the plan (`planned`). Raises DistIRError if they differ, as
-    the plan is then for another model or batch size. Labels need not be the same if the
-    caller of `module` computes its loss. `what` names the program in the error message.
+    and types as the plan (`planned`). Raises DistIRError if they differ, because the
+    plan is then for another model or batch size. Labels may differ if the caller of
+    `module` computes its loss. `what` names the program in the error message.
     """
     is_outside = bool(gradients_of_results(entry_function(module)))
     matched = [role for role in _MATCHED if role != "label" or not is_outside]
@@ -160,13 +160,13 @@ def place_arguments(
 ) -> None:
     """
     Annotates the arguments of a sequential program with the layouts of a plan.
-    Arguments are found by name; others stay as they are.
+    Arguments are found by name; arguments that are not in the plan stay as they are.
 
-    A training script passes all inputs and labels with the same split of the batch. So
-    each of them is annotated with that split, and a constraint changes it to the plan's
-    layout before its uses. With `stored`, parameters arrive in the smaller parts of
-    their optimizer states, if DTensor can express these parts, and are changed to the
-    plan's layout likewise.
+    A training script passes all inputs and labels with the same split of the batch.
+    Each of them is therefore annotated with that split, and a constraint changes it to
+    the plan's layout before its uses. With `stored`, parameters arrive in the smaller
+    parts of their optimizer states, if DTensor can express these parts, and constraints
+    change them to the plan's layout as well.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)
@@ -197,9 +197,9 @@ def place_arguments(
 
 def _split_of_batch(planned: Sequence[PlannedArgument]) -> tuple[Shard, ...]:
     """
-    Returns the split of the batch into the most axes that any input or label has in the
-    plan. The inputs and labels of a plan may split the batch differently. Returns an
-    empty tuple if nothing splits the batch.
+    Returns the split of the batch that some input or label has in the plan. The inputs
+    and labels of a plan may split the batch differently; the split over the most axes
+    is returned. Returns an empty tuple if nothing splits the batch.
     """
     of_batch = [a for a in planned if a.role in _OF_BATCH and a.first_size is not None]
     size = of_batch[0].first_size if of_batch else None
@@ -223,8 +223,9 @@ def _with_batch(layout: Layout, split: tuple[Shard, ...], rank: int) -> Layout:
 
 def _cuts_runs(type_: Any, layout: Layout, mesh: Mesh) -> bool:
     """
-    Whether some axis in `layout` splits a dimension inside the runs of an axis before
-    it, so that its parts are not whole runs.
+    Whether some axis in `layout` cuts blocks of a block-cyclic split: it splits a
+    dimension inside the blocks (runs) of an earlier axis, so that its parts are not
+    whole blocks.
     """
     return any(
         divides_runs(size, layout.dim(dim)[:count], mesh, shard.axis)

@@ -84,8 +84,9 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
 
     def reshards(self, edge: LayoutEdge) -> Floats | None:
         """
-        Returns the matrix of reshard costs along an edge: rows are the alternatives of
-        the value's node, columns those of its user. Returns None if all costs are zero.
+        Returns the matrix of reshard costs along an edge. Rows are the alternatives of
+        the value's node, columns the alternatives of its user. Returns None if all
+        costs are zero.
         """
         if edge not in self._reshards:
             self._reshards[edge] = self._found_reshards(edge)
@@ -110,9 +111,9 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         self, without: Set[LayoutEdge]
     ) -> Iterator[tuple[LayoutEdge, Floats]]:
         """
-        Yields edges with their cost matrices: those of reshards, except for edges in
-        `without`, and those of sends. A value is sent in its own layout or, if that is
-        cheaper, in the layout of its use.
+        Yields edges with their cost matrices: the costs of reshards, except for edges
+        in `without`, and the costs of sends. A value is sent in its own layout or, if
+        that is cheaper, in the layout of its use.
         """
         yield from super().edge_costs(without)
         for edge, times in self.sends.items():
@@ -128,8 +129,8 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         self, value: LayoutPort, have: Sequence[Layout], want: Sequence[Layout]
     ) -> Floats:
         """
-        Returns the matrix of costs to reshard `value` from each layout in `have` (rows)
-        to each in `want` (columns).
+        Returns the matrix of costs of resharding `value` from each layout in `have`
+        (rows) to each layout in `want` (columns).
         """
         moves = self._moves_of(self.types[value], have, want)
         if value in self.constants:

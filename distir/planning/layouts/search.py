@@ -61,16 +61,16 @@ class Limits:
       suits the problem;
     - `gap`: the allowed cost above the optimum, as a fraction;
     - `seconds`: the time limit of solving; None for no limit;
-    - `together`: the mesh axes are chosen together if the alternatives of all ops then
-      number at most this many, else one after the other;
-    - `release`: whether the gap applies to all plans, not only to those in which
+    - `together`: the largest number of alternatives of all ops with which the mesh axes
+      are chosen together; with more, one after the other;
+    - `release`: whether the gap applies to all plans, not only to plans in which
       repeated calls share their choices. The program is then solved a second time
       without sharing, if there is time;
     - `level`: `O3` solves the whole program at once; `O2` solves it in segments between
       critical nodes, one after the other (`distir.solver.segments`);
-    - `cutoff`: layouts whose compute and communication take more seconds than this are
-      not wanted. If all are slower, the search stops early and does not compute how
-      much memory would suffice.
+    - `cutoff`: the highest sum of the seconds of compute and communication that is of
+      interest. If all layouts are slower, the search stops early and does not compute
+      how much memory would suffice.
 
     Raises DistIRError if `memory`, `gap` or `seconds` is negative.
     """
@@ -99,8 +99,8 @@ class Limits:
 @dataclass(frozen=True)
 class NoLayouts:
     """
-    The reason why a search found no layouts. `slow` is True if all layouts are slower
-    than `Limits.cutoff`.
+    The result of a search that found no layouts. `slow` is True if all layouts are
+    slower than `Limits.cutoff`.
     """
 
     reason: str
@@ -122,10 +122,10 @@ class LayoutResult:
       plans that share in the same way, unless `released` is set;
     - `released`: whether plans without sharing were also considered;
     - `axis_groups`: the number of groups of mesh axes that were chosen one after the
-      other. If it is more than one, the bound is that of the last group;
+      other. If there are several, the bound is the bound of the last group;
     - `left`: the number of axes over which nothing is split, because the time was over
       before they were chosen;
-    - `level`: as in `Limits`; at O2 the bound is far from the optimum;
+    - `level`: `O2` or `O3`, as in `Limits`; at O2 the bound is far from the optimum;
     - `method`: the name of the method that solved the problem;
     - `layouts`: the chosen layouts, for `apply_layouts`;
     - `sends`: whether the cost includes the sends between the stages of a pipeline;
@@ -153,7 +153,7 @@ class LayoutResult:
     def with_proof(self, bound: float, peak: float) -> LayoutResult:
         """
         Returns the same result with `bound` and `peak` replaced, and `gap` computed
-        from them. `peak` is the peak bytes that the simulator found.
+        from them. `peak` is the number of bytes at the peak in the simulator.
         """
         gap = (self.objective - bound) / self.objective if self.objective else 0.0
         return replace(self, bound=bound, gap=gap, peak=peak)
@@ -188,8 +188,8 @@ def search_sharding(
     **options: Any,
 ) -> LayoutResult:
     """
-    Searches layouts as `search_layouts` does, and returns the result. Unlike
-    `search_layouts`, raises DistIRError if it finds no layouts.
+    Searches layouts with `search_layouts`, passes it `options`, and returns the result.
+    Raises DistIRError if the search finds no layouts.
     """
     found = search_layouts(module, costs, limits, **options)
     if isinstance(found, NoLayouts):
@@ -210,8 +210,8 @@ def search_layouts(
     """
     Annotates a sequential program with the layouts of the least cost on the mesh of
     `costs`, for `partition`. If the first mesh axis is the micro-batch axis, the
-    layouts on the other axes are those of one micro-batch, and the costs are those of
-    all micro-batches together.
+    layouts on the other axes apply to one micro-batch, and the costs cover all
+    micro-batches together.
 
     - `tie_layers`: whether repeated calls share their choices; None shares them in
       programs with more than `MAX_OPS` ops;
@@ -286,8 +286,8 @@ def _quick(search: _AxisGroups, groups: Sequence[int]) -> _AxisGroups | None:
 def _better(search: _AxisGroups, quick: _AxisGroups) -> _AxisGroups:
     """
     Returns the search with the cheaper solution. `quick` is returned only if it chose
-    all axes, or if `search` completed no group. If it is cheaper, its bound is replaced
-    by that of `search`.
+    all axes, or if `search` completed no group; its bound is then replaced by the bound
+    of `search`.
     """
     if not search.steps:
         return quick
@@ -303,9 +303,10 @@ def _released(
 ) -> _AxisGroups | NoLayouts:
     """
     Solves the problem again without sharing of choices between repeated calls. Returns
-    the search with the cheaper solution: the new one or `tied`, the one with sharing.
-    If only one of them found layouts, returns that one. If neither did, returns the
-    reason; `failure` is the reason of `tied`, or None if `tied` found layouts.
+    the search with the cheaper solution: the new one or `tied`, the search with
+    sharing. If only one search found layouts, returns that search. If neither did,
+    returns the reason; `failure` is the reason of `tied`, or None if `tied` found
+    layouts.
     """
     builder, limits = tied.builder, tied.limits
     builder.tie_layers = False
@@ -377,8 +378,7 @@ class _AxisGroups:
         values further. The first attempt assumes that later axes divide all memory by
         their sizes. If the last axes then find nothing that fits, further attempts
         assume less. Returns None on success, else the reason of the failure. Raises
-        TimeIsOver when the clock stops; `steps` then lists the groups that were
-        completed.
+        TimeIsOver when the clock stops; `steps` then lists the completed groups.
         """
         sizes = [size for _, size in self.builder.mesh.axes]
         rest = [prod(sizes[axes:]) for axes in groups]
@@ -497,8 +497,8 @@ class _AxisGroups:
     def _chosen(self, choice: Sequence[int]) -> Mapping[LayoutNode, LayoutStrategy]:
         """
         Returns the chosen strategy of each node of the graph. `choice` may be longer
-        than the graph, as a problem with a memory limit has additional nodes at its
-        end.
+        than the graph, because a problem with a memory limit has additional nodes at
+        its end.
         """
         graph = self.builder.graph
         return graph.chosen(choice[: len(graph.nodes)])
@@ -567,9 +567,9 @@ def _too_small(
     fastest: Peak,
 ) -> NoLayouts:
     """
-    Returns a reason that names the values that take the most memory, and says how many
-    bytes would suffice if the solver found out. `limit` is the memory of a device
-    multiplied by `splits`.
+    Returns a reason that names the values that take the most memory, and the bytes that
+    would suffice if the solver knows them. `limit` is the memory of a device multiplied
+    by `splits`.
     """
     device = limit / splits
     largest = list(dict.fromkeys(limited.what[node] for node in error.nodes))[:5]

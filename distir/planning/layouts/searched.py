@@ -59,8 +59,8 @@ class SearchedPlan:
     - `module`: the distributed program;
     - `layouts`: the layouts, or None if they were not searched;
     - `bound`: a lower bound in seconds for all layouts on the same mesh; 0 if unknown;
-    - `simulated`: the simulation or the simulated step, as in `FittedPlan`; None if
-      unknown.
+    - `simulated`: the simulation of the program, or the simulated step of a pipeline
+      without a program; None if unknown.
     """
 
     module: ModuleOp
@@ -72,12 +72,12 @@ class SearchedPlan:
 class SearchedLayouts:
     """
     Distributes programs with the layouts that are fastest within the memory of the
-    devices. The mesh is the one that the program declares, or else the one of a plan
-    (`LayoutPlan`).
+    devices. The mesh is the program's own mesh if it declares one, else the mesh of a
+    plan (`LayoutPlan`).
 
     Pipelines that differ only in the number of ranks, the schedule and the stages share
     one layout search. If the fastest layouts without a memory limit fit a pipeline, it
-    needs no search of its own.
+    needs no separate search.
     """
 
     def __init__(self, requests: Requests):
@@ -99,15 +99,14 @@ class SearchedLayouts:
         if the program cannot be distributed in this way.
 
         - `configuration`: the plan, without its layouts;
-        - `pipeline_step`: simulates a pipeline without building it (see
-          `FittedSearch`);
-        - `known`: the layouts of this plan if they were found before, or, for a
+        - `pipeline_step`: simulates a pipeline without building its program;
+        - `known`: the layouts of this plan if an earlier search found them, or, for a
           pipeline, the fastest layouts of any pipeline without a memory limit;
         - `cutoff`: in seconds. The search stops early if a step takes longer with all
           layouts, even without any waiting.
 
-        Collectives are merged into buckets if the plan asks for that. Communication is
-        not overlapped yet.
+        Collectives are merged into buckets if the plan has that option. Communication
+        is not overlapped yet.
         """
         c = configuration
         limit = self.requests.limit
@@ -155,8 +154,8 @@ class SearchedLayouts:
     ) -> None:
         """
         Distributes a program with `layouts` that `search` found. Overlaps communication
-        and merges collectives into buckets if the plan `configuration` asks for it.
-        Raises DistIRError if the program does not match.
+        and merges collectives into buckets if the plan `configuration` has these
+        options. Raises DistIRError if the program does not match.
         """
         cluster, mesh = self._prepare(module, configuration)
         apply_layouts(module, mesh, layouts)
@@ -199,7 +198,7 @@ class SearchedLayouts:
     ) -> dict[str, int]:
         """
         Runs the steps after the choice of layouts: partitions the program and, if the
-        plan asks for it, makes the pipeline, merges collectives into buckets and
+        plan has these options, makes the pipeline, merges collectives into buckets and
         overlaps communication. Returns the stage of each argument by name, if the plan
         has a pipeline.
         """

@@ -27,7 +27,7 @@ def places_of(module: ModuleOp) -> dict[Operation, int]:
 def note_places(places: Mapping[Operation, int]) -> None:
     """
     Marks each op with its position in the sequential program (attribute `dist.place`),
-    so that the op can be found there after the program has been changed.
+    so that a changed program shows the original position.
     """
     for op, place in places.items():
         op.attributes[PLACE] = PLACE.attr(place)
@@ -35,8 +35,8 @@ def note_places(places: Mapping[Operation, int]) -> None:
 
 def take_places(module: ModuleOp) -> dict[Operation, int]:
     """
-    Removes the positions that `note_places` put on the ops of the entry function.
-    Returns them by op.
+    Removes from the ops of the entry function the positions that `note_places` wrote.
+    Returns the positions by op.
     """
     return PLACE.taken_from(entry_function(module).body.block.ops)
 
@@ -60,8 +60,8 @@ class StagesOfOps:
     def of(division: DividedProgram) -> StagesOfOps:
         """
         Returns the stages of a divided program, by the positions in the sequential
-        program that `note_places` put on its ops. Ops that were made from other ops,
-        for reshards for example, have no position and are left out.
+        program that `note_places` wrote onto its ops. Ops without a position are left
+        out; later steps made them, for example for reshards.
         """
         found: dict[int, frozenset[int]] = {}
         for op, stages in _stages(division).items():
@@ -120,8 +120,8 @@ def _sent(
 def most_to_gain(division: DividedProgram, costs: MicroBatchCosts) -> float:
     """
     Returns the most seconds per step that better layouts can save on the sends of a
-    pipeline. This is the difference between the present sends and sends of values that
-    are split over all devices of a rank.
+    pipeline. The lowest possible cost assumes that all sent values are split over all
+    devices of a rank.
     """
     function, batches = division.structure.function, division.structure.micro_batches
     total = 0.0

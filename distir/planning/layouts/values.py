@@ -1,6 +1,6 @@
 """
-Connects the nodes of a function's graph along its values, with the number of times that
-each value takes each edge in a step.
+Connects the nodes of a function's graph along its values, with the number of times per
+step that each value passes along each edge.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class Values:
 
     def _uses(self, value: SSAValue) -> list[Use]:
         """
-        Returns the uses of `value` by ops and calls, without those by the return. A use
+        Returns the uses of `value` by ops and calls, without uses by the return. A use
         by an op holds all operands of the op that are `value`; each operand of a call
-        is a use of its own.
+        is a separate use.
         """
         operands: dict[Operation, list[int]] = {}
         for use in value.uses:
@@ -142,7 +142,7 @@ class Values:
         """
         Connects the value of the program's result `index` to its final layout, in which
         nothing is partial. A result that updates an argument gets the argument's
-        layout; for others, a node chooses the layout.
+        layout; for any other result, a node chooses the layout.
         """
         count = self.body.count
         if index in self.updates:
@@ -177,9 +177,9 @@ class Values:
         self, value: OpResult, port: LayoutPort, uses: Sequence[Use]
     ) -> LayoutPort:
         """
-        Returns the port of the layout that `value` is resharded to once for all its
-        uses. A node chooses this layout. Returns `port` if there is only one possible
-        layout.
+        Returns the port (node and result) that gives `value` in the layout to which it
+        is resharded once for all its uses. A node chooses this layout. Returns `port`
+        if there is only one possible layout.
         """
         layouts = set(layouts_of(port))
         layouts = layouts.union(*(use.wanted() for use in uses))
@@ -200,9 +200,8 @@ class Values:
 
     def _ends_micro_batches(self, port: LayoutPort, use: Use) -> bool:
         """
-        Whether a use combines the parts that the micro-batches contribute, such as
-        terms of a sum. It then runs once per step although the value is computed once
-        per micro-batch.
+        Whether a use combines the results of all micro-batches, such as terms of a sum.
+        It then runs once per step although the value is computed once per micro-batch.
         """
         times = self.building.times
         return times(layouts_of(port)) > 1 and times(use.wanted()) == 1
@@ -226,8 +225,9 @@ class Values:
         self, layouts: Iterable[Layout], before: Layout | None
     ) -> list[Layout]:
         """
-        Returns the layouts in a deterministic order, whole ones first. If `before` is
-        given, only the layouts that agree with it on the axes chosen earlier are kept.
+        Returns the layouts in a deterministic order, replicated ones first. If `before`
+        is given, only the layouts that agree with it on the axes chosen earlier are
+        kept.
         """
         found = sorted(
             layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x))

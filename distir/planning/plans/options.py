@@ -16,9 +16,9 @@ from distir.planning.distribution.options import EXPERT_AXES, DistributionOption
 
 def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
     """
-    Returns the boolean for each of `names`, the values that a user gave for a switch.
-    Raises DistIRError for a name that is not a value of a switch; the message names the
-    switch `option`.
+    Returns a boolean for each of `names`, the values that a user gave for an option of
+    on and off. Raises DistIRError for any other value; the message names the option
+    `option`.
     """
     unknown = [name for name in names if name not in SWITCH]
     if unknown:
@@ -153,7 +153,7 @@ class SearchOptions(ProfileOptions):
     def choices(self) -> dict[str, Any]:
         """
         Returns, by name, the values to try for each option that was given, and whether
-        plans use buckets. Raises DistIRError for a value that a switch cannot have.
+        plans use buckets. Raises DistIRError for an on/off option with another value.
         """
         found: dict[str, Any] = {"buckets": self.buckets}
         for each in options_of(SearchOptions):
@@ -167,8 +167,8 @@ class SearchOptions(ProfileOptions):
 @dataclass(frozen=True, kw_only=True)
 class ListOptions:
     """
-    Options for the results of a search: how many of the best to list, and the file that
-    keeps all of them.
+    Options for the results of a search: the number of best results to list, and the
+    file that keeps all results.
     """
 
     top: int = option(

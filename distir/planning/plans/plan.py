@@ -27,9 +27,9 @@ Axes = tuple[tuple[str, int], ...]
 @dataclass(frozen=True)
 class Plan(ABC):
     """
-    One way to distribute a program. The subclasses `GridPlan` and `LayoutPlan` add how
-    tensors are split over the devices of a pipeline rank. Plans are ordered by all
-    their fields.
+    One way to distribute a program. The subclasses `GridPlan` and `LayoutPlan` add the
+    split of tensors over the devices of a pipeline rank. Plans are ordered by all their
+    fields.
 
     - `batch`: the size of the batch; `checkpoint`: the policy of
       `activation-checkpoint`;
@@ -63,8 +63,8 @@ class Plan(ABC):
     @property
     def pipeline(self) -> PipelineOptions:
         """
-        The options of the pipeline. With one pipeline rank they control how gradients
-        accumulate over micro-batches.
+        The options of the pipeline. With one pipeline rank they control the
+        accumulation of gradients over micro-batches.
         """
         stages = (self.stages,) if self.stages else ()
         return PipelineOptions(
@@ -79,8 +79,8 @@ class Plan(ABC):
     @abstractmethod
     def division(self) -> tuple[object, ...]:
         """
-        A key for how the program is divided among the devices. Plans with equal keys
-        divide it in the same way.
+        A key for the division of the program among the devices. Plans with equal keys
+        divide the program in the same way.
         """
 
     @property
@@ -125,15 +125,19 @@ class Plan(ABC):
 @dataclass(frozen=True, kw_only=True)
 class GridPlan(Plan):
     """
-    A plan from DistIR's grid, given as options of `distribute`. `d`, `t`, `c` and `e`
-    are the degrees of data, tensor, context and expert parallelism. `zero` is the ZeRO
-    stage. `context` is the way in which keys and values reach the queries on other
-    devices. Sequences that are split (c > 1) are dealt out in cyclic order. `r` is the
-    number of groups of devices that each hold a full copy of the tensors that ZeRO
-    splits over d. With `no_sync`, ZeRO 3 sums whole gradients over micro-batches. With
-    `offload_states`, the optimizer's states are in the host's memory. With
-    `sequence_parallel`, sequences are split over the t devices between the blocks.
-    `expert_axes` are the axes over which experts are dealt out.
+    A plan of the grid, given as options of `distribute`.
+
+    - `d`, `t`, `c`, `e`: the degrees of data, tensor, context and expert parallelism;
+    - `zero`: the ZeRO stage;
+    - `context`: the way in which keys and values reach the queries on other devices.
+      Sequences that are split (c > 1) are distributed in cyclic order;
+    - `r`: the number of groups of devices that each hold a full copy of the tensors
+      that ZeRO splits over d;
+    - `no_sync`: whether ZeRO 3 sums whole gradients over micro-batches;
+    - `offload_states`: whether the optimizer's states are in the host's memory;
+    - `sequence_parallel`: whether sequences are split over the t devices between the
+      blocks;
+    - `expert_axes`: the axes over which experts are distributed.
     """
 
     d: int = same_option(DistributionOptions, "d")
@@ -179,10 +183,10 @@ class GridPlan(Plan):
 
     def folded(self, expert_axes: str) -> GridPlan | None:
         """
-        Returns the plan with experts dealt out over `expert_axes`, or None if an axis
-        has size 1 or the plan's way to split sequences does not allow it. Sequences are
-        split over axis "t" between the blocks if experts are dealt out over it, so that
-        each device has tokens of its own.
+        Returns the plan with experts distributed over `expert_axes`, or None if an axis
+        has size 1 or the plan's split of sequences does not allow it. If the axes
+        include "t", sequences are split over "t" between the blocks, so that each
+        device has its own tokens.
         """
         sizes = {"c": self.c, "t": self.t}
         over = "".join(a for a in sizes if sizes[a] > 1 and a in expert_axes)
@@ -234,8 +238,8 @@ class GridPlan(Plan):
 @dataclass(frozen=True, kw_only=True)
 class LayoutPlan(Plan):
     """
-    A plan whose layouts are searched, as `search-sharding` does. Each pipeline rank has
-    a mesh with the axes `axes`.
+    A plan with searched layouts, from the search of the pass `search-sharding`. Each
+    pipeline rank has a mesh with the axes `axes`.
     """
 
     axes: Axes
@@ -266,15 +270,15 @@ class Space:
     - `devices`: the number of devices, always equal to r x d x e x c x t x p, unless
       `degrees` lists triples (d, t, p);
     - `c`, `e`: degrees of context and of expert parallelism; `expert_axes`: the axes
-      over which experts are dealt out, where these have a size above 1; `r`: numbers
-      of groups that each hold a full copy of the tensors that ZeRO splits; plans without
+      over which experts are distributed, if these have a size above 1; `r`: numbers of
+      groups that each hold a full copy of the tensors that ZeRO splits; plans without
       ZeRO use the first one;
     - `micro_batches`: numbers of micro-batches k. If empty, k is 1 for p = 1, and one
       of 2, 4, ... 128 for a pipeline. If given, pipelines try each of them. A training
       step on one pipeline rank then tries 1 and each of them, and accumulates
       gradients;
     - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps; ZeRO
-      is left out where d = e = 1;
+      is left out if d = e = 1;
     - `no_sync`: whether whole gradients are summed, for ZeRO 3 with several
       micro-batches;
     - `offload_states`: whether a training step keeps the optimizer's states in the
@@ -353,8 +357,8 @@ class Space:
 
     def known(self) -> list[GridPlan]:
         """
-        Returns all plans in the order of `plans`, without its checks. The list may be
-        empty.
+        Returns all plans of the grid, with plans that share work next to each other.
+        Unlike `plans`, checks nothing; the list may be empty.
         """
         return list(dict.fromkeys(self._all()))
 

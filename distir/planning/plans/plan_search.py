@@ -36,9 +36,9 @@ class SearchResults:
     @property
     def pareto_front(self) -> list[Simulated]:
         """
-        The results on the Pareto front of throughput and memory, among those that fit
-        into memory. No other result is better in one of the two without being worse in
-        the other.
+        The results on the Pareto front of throughput and memory, among the results that
+        fit into memory. No other result is better in one of the two without being worse
+        in the other.
         """
         return pareto_front(self.results)
 
@@ -81,8 +81,8 @@ class PlanSearch:
     def best(self) -> Simulated | None:
         """
         The result with the highest throughput that fits into memory, or None if there
-        is none. If plans were run on devices, only these are compared, by measured
-        throughput; else all are compared by simulated throughput.
+        is none. If plans were run on devices, only these plans are compared, by
+        measured throughput; else all plans are compared by simulated throughput.
         """
         found = ranked(self.results.values())
         if self.measured:
@@ -97,8 +97,8 @@ class PlanSearch:
 
     def measured_note(self) -> str | None:
         """
-        Returns a note that the chosen plan was the fastest of those that were run on
-        devices, or None if no plan was run.
+        Returns a note that the chosen plan was the fastest of the plans run on devices,
+        or None if no plan was run.
         """
         best = self.best
         if best is None or best.plan not in self.measured:

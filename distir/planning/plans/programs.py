@@ -58,9 +58,9 @@ class Programs:
     ) -> Programs:
         """
         Returns the programs, each with `cluster` in place of its own cluster.
-        `profiles` are names or files of profiles, as `simulate` takes them. Raises
-        DistIRError if two programs have the same batch size, if a program has no batch
-        dimension, or if a profile does not fit the cluster.
+        `profiles` are names or files of profiles for the simulator. Raises DistIRError
+        if two programs have the same batch size, if a program has no batch dimension,
+        or if a profile does not fit the cluster.
         """
         # Imported here, as the simulator takes long to import.
         from distir.interpreters.simulator.costs.hardware import Hardware

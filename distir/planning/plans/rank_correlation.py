@@ -1,4 +1,4 @@
-"""Compares the rankings that two series of numbers give to the same items."""
+"""Compares the rankings of the same items by two series of numbers."""
 
 from __future__ import annotations
 

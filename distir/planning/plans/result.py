@@ -27,8 +27,9 @@ class Result(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """
-        Returns the result as one flat JSON object. All results have the same keys, and
-        `chunks`, `sequence_parallel` and `expert_axes` where a plan has them.
+        Returns the result as one flat JSON object. All results have the same keys;
+        `chunks`, `sequence_parallel` and `expert_axes` are added for plans that have
+        them.
         """
         known = {**vars(self.plan), **vars(self)}
         if isinstance(self.plan, LayoutPlan):
@@ -45,7 +46,7 @@ class Impossible(Result):
     """
     A plan by which the program cannot be distributed. `error` is the reason.
     `is_undivided` says whether this reason rules out every plan with several
-    micro-batches. It is not written to JSON and is ignored when results are compared.
+    micro-batches. JSON leaves `is_undivided` out, and comparisons of results ignore it.
     """
 
     error: str
@@ -61,14 +62,17 @@ class Simulated(Result):
     """
     A plan and the results of its simulation.
 
-    `peak_memory_bytes`, `memory_bytes` and `reserved_memory_bytes` are those of the
-    device with the least memory to spare. `spare_bytes` is the free memory of each
-    device, or of one device per pipeline rank, in order. `layouts` holds the layouts if
-    they were searched, so that no second search is needed. `bound_s` is then a lower
-    bound on the seconds of a step with any layouts on the same mesh; 0 means that no
-    bound is known. Overlap and buckets can make a step shorter than the bound.
-    `layer_ranks` is the pipeline rank of each layer of a training step, if known. JSON
-    leaves out `spare_bytes`, `layouts` and `layer_ranks`. Comparisons ignore
+    - `peak_memory_bytes`, `memory_bytes`, `reserved_memory_bytes`: numbers of the device
+      with the least memory to spare;
+    - `spare_bytes`: the free memory of each device, or of one device per pipeline rank,
+      in order;
+    - `layouts`: the layouts if they were searched, so that no second search is needed;
+    - `bound_s`: if layouts were searched, a lower bound of the seconds of a step with
+      any layouts on the same mesh; 0 if no bound is known. Overlap and buckets can make
+      a step shorter than the bound;
+    - `layer_ranks`: the pipeline rank of each layer of a training step, if known.
+
+    JSON leaves out `spare_bytes`, `layouts` and `layer_ranks`. Comparisons ignore
     `spare_bytes` and `layer_ranks`.
     """
 
@@ -85,7 +89,7 @@ class Simulated(Result):
     @property
     def needed_bytes(self) -> int:
         """
-        The bytes that the program needs on the device, or those that the software
+        The bytes that the program needs on the device, or the bytes that the allocator
         reserves there if they are more.
         """
         return max(self.peak_memory_bytes, self.reserved_memory_bytes)
@@ -96,10 +100,10 @@ class Simulated(Result):
 
     def has_layouts_of(self, plan: Plan) -> bool:
         """
-        Returns whether the searched layouts are also those of `plan`. This is so if the
-        two plans differ in overlap alone. It is also so if both are pipelined, memory
-        did not limit the choice of layouts, and they differ only in pipeline ranks,
-        schedule, stages and overlap, which do not change the problem.
+        Whether `plan` has the same layout search as this plan. This is so if the two
+        plans differ in overlap alone. It is also so if both are pipelined, memory did
+        not limit the choice of layouts, and they differ only in pipeline ranks,
+        schedule, stages and overlap: these do not change the search.
         """
         if self.layouts is None:
             return False
@@ -172,7 +176,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
 
 
 def simulated(results: Iterable[Result]) -> list[Simulated]:
-    """Returns those results whose plans are possible."""
+    """Returns the results of the plans that are possible."""
     return [result for result in results if isinstance(result, Simulated)]
 
 

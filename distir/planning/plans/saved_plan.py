@@ -1,5 +1,5 @@
 """
-The plan that a search found, with all the data to distribute a program by it later.
+The plan that a search found, with all the data for distributing a program by it later.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ class SavedPlan:
 
     - `result`: the plan, its time and memory, and its layouts if they were searched;
     - `cluster`: the text of the cluster that the plan is for; `profiles`: the names of
-      the profiles that it was simulated with;
+      the profiles used in its simulation;
     - `arguments`: the arguments of the program that the search distributed; `program`:
       a digest of that program's ops; `trains`: whether the program is a training step;
     - `requests`: the user's requests, which the plan keeps;
-    - `run`: the model's configuration and all that a training system has besides, for
-      `distir export`, if `distir plan` made the plan; it says nothing that `result` says;
+    - `run`: the model's configuration and the further data that a training system
+      needs, for `distir export`, if `distir plan` made the plan; it repeats nothing from
+      `result`;
     - `reason`: a function that returns the text of `explain`; `searched`: a function
       that returns the program of the search; `outcomes`: the results of all plans. The
       last two are None for a plan from a file.
@@ -138,7 +139,7 @@ class SavedPlan:
         reason: str,
     ) -> SavedPlan:
         """
-        Returns a plan of the grid that was not searched: `result` is its prediction for
+        Returns a plan of the grid that no search chose: `result` is its prediction for
         the sequential program `module` on `cluster` with `profiles`, and `reason` its
         explanation.
         """
@@ -225,10 +226,10 @@ class SavedPlan:
 
     def explain(self) -> str:
         """
-        Explains the plan: for each module of the model, how its parameters are split
-        and where the time goes. For comparison it says the same about the fastest plan
-        that divides the model differently. It also says whether the memory limit
-        decided the choice.
+        Explains the plan: for each module of the model, the text shows the split of its
+        parameters and the time that it takes. For comparison, the text also describes
+        the fastest plan that divides the model differently, and says whether the memory
+        limit decided the choice.
         """
         return self.reason()
 
@@ -308,9 +309,9 @@ class SavedPlan:
     def distribute(self, module: ModuleOp, what: str = "the program") -> None:
         """
         Distributes `module`, the program of the search, in place, and verifies the
-        result. It searches nothing. Raises DistIRError for any other program; `what`
-        names the program in the message. Of a program with several entries, all are
-        distributed if the plan was searched for one of them.
+        result. Nothing is searched. Raises DistIRError for any other program; `what`
+        names the program in the message. If the program has several entries and the
+        plan was searched for one of them, distributes all entries.
         """
         several = [one_entry(module, name) for name in entry_points(module)]
         searched = next((e for e in several if _digest(e) == self.program), None)
@@ -353,10 +354,10 @@ class SavedPlan:
         Distributes a step that returns gradients instead of updating parameters, in
         place, and verifies the result. The optimizer runs outside of the program: it
         gets parameters and gradients split as finely as the plan splits the optimizer's
-        states. Returns the choices for other programs of the same model. Follows those of
-        the first step (`chosen`), if it is given; the step must otherwise have the plan's
-        batch size. Raises DistIRError for another model or batch size, or for a plan for
-        inference.
+        states. Returns the choices for other programs of the same model. Follows the
+        choices of the first step (`chosen`), if given; without `chosen`, the step must
+        have the plan's batch size. Raises DistIRError for another model or batch size,
+        or for a plan for inference.
         """
         if not self.trains:
             raise DistIRError(
@@ -369,8 +370,8 @@ class SavedPlan:
 
     def without(self, options: Mapping[str, Any]) -> SavedPlan:
         """
-        Returns the plan with the option values `options`; options that its plan does
-        not have are ignored. Searched layouts stay.
+        Returns the plan with the option values `options` in place of its own. Options
+        that the plan does not have are ignored. Searched layouts stay.
         """
         plan = self.result.plan
         known = {name: v for name, v in options.items() if hasattr(plan, name)}
@@ -379,8 +380,8 @@ class SavedPlan:
     def distribute_forward(self, module: ModuleOp, chosen: Chosen) -> None:
         """
         Distributes the forward program of the plan's model, in place, and verifies the
-        result. Parameters are split as in the plan, and on the stages of `chosen`. Raises
-        DistIRError if the plan does not fit the program.
+        result. Parameters are split as in the plan, and are on the pipeline stages in
+        `chosen`. Raises DistIRError if the plan does not fit the program.
         """
         own = self.result.plan
         chunks = own.pipeline.forward_chunks(own.k)

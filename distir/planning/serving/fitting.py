@@ -1,4 +1,6 @@
-"""The memory that a replica needs at least, in closed form, before a step is built."""
+"""
+A lower bound of the memory of a replica, in closed form, before any step is built.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ class MemoryBound:
     """
     The least memory of each device of a replica, in bytes: its part of the parameters,
     and its part of the caches of the longest request, `longest` tokens. `device` is the
-    memory of a device. Memory of steps comes on top.
+    memory of a device. The memory that steps need is not included.
     """
 
     parameters: float
@@ -33,7 +35,7 @@ class MemoryBound:
 
     @property
     def reason(self) -> str:
-        """Says what does not fit into a device."""
+        """Returns a text that says which data do not fit into a device."""
         caches = ""
         if self.parameters < self.device:
             caches = (
@@ -74,8 +76,9 @@ def advice(
     sizes: DecoderSizes, shapes: Iterable[ReplicaShape], longest: int, device: int
 ) -> str:
     """
-    Says how much memory is missing in that of `shapes` which lacks the least, and what
-    would help. Returns "" if one of them may fit, or if there are none.
+    Says how much memory is missing in the shape of `shapes` that lacks the least, and
+    which changes would help. Returns "" if one of the shapes may fit, or if there are
+    none.
     """
     different = tuple(dict.fromkeys(shapes))
 

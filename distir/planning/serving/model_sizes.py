@@ -38,9 +38,9 @@ _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 @dataclass(frozen=True)
 class ServedModel:
     """
-    The model of a program: its sizes, and the most tokens of a sequence
-    (`most_tokens`), which its cache or its table of positions limits; None without a
-    limit. `limit` names the limiting part in messages.
+    The model of a program: its sizes, and the most tokens of a sequence (`most_tokens`;
+    None without a limit). The cache or a table of positions limits this number; `limit`
+    names the limiting part in messages.
     """
 
     sizes: DecoderSizes
@@ -171,7 +171,7 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
 
 
 def _formats(entry: FuncOp, known: Mapping[str, FuncOp]) -> StepFormats:
-    """Returns the formats of matrices in layers and of caches."""
+    """Returns the element types of matrices in layers and of caches."""
     by_type: dict[Attribute, str] = {
         element: kind for kind, (element, _) in EIGHT_BITS.items()
     }
@@ -238,9 +238,9 @@ def _latent(
     caches: Sequence[tuple[int, ...]],
 ) -> LatentSizes | None:
     """
-    Returns the sizes of latent attention, or None if caches have the heads of keys and
-    values. A layer caches a latent, from which a matrix makes keys and values of all
-    heads, and a rotary key.
+    Returns the sizes of latent attention, or None if caches hold the heads of keys and
+    values. With latent attention, a layer caches a rotary key and a latent; a matrix
+    makes keys and values of all heads from the latent.
     """
     widths = {shape[3] for shape in caches}
     if not caches or heads == 1 or any(shape[1] != 1 for shape in caches):
@@ -264,7 +264,7 @@ def _latent(
 
 def _entry(known: Mapping[str, FuncOp], name: str) -> FuncOp:
     """
-    Returns the function that starts the program: `@decode` of an inference program,
+    Returns the function in which the program starts: `@decode` of an inference program,
     else `@main`. Raises DistIRError if there is neither.
     """
     for entry in ("decode", "main"):
@@ -316,9 +316,9 @@ def _facts(ops: Sequence[Operation], first: int, at: int, last: int) -> _Facts:
 
 def _weight(value: SSAValue) -> tuple[BlockArgument | None, bool]:
     """
-    Returns the parameter behind `value`, skipping transposes, identities and
-    conversions of quantised weights, and whether it is transposed. Returns None and
-    False if `value` comes from anything but a parameter.
+    Returns the parameter behind `value`, through transposes, identities and conversions
+    of quantised weights, and whether it is transposed. Returns None and False if `value`
+    is not computed from a parameter in this way.
     """
     is_turned = False
     while isinstance(value.owner, Operation) and value.owner.name in _VIEWS:
@@ -353,9 +353,9 @@ def _heads(op: Operation) -> tuple[int, int, int]:
 
 def _inside(facts: _Facts, d_model: int) -> tuple[int, bool]:
     """
-    Returns the inner width of the MLP after a layer's attention, and whether it is
-    gated; the width is 0 without an MLP. The first product after attention is its
-    output projection.
+    Returns the inner width of the MLP after a layer's attention, and whether the MLP is
+    gated; the width is 0 without an MLP. The first product after attention is not
+    counted, because it is the output projection of attention.
     """
     behind = [m for m in facts.matrices if m.at > facts.place][1:]
     experts = facts.experts[0][0] if facts.experts else 0
@@ -397,8 +397,8 @@ def _tables(entry: FuncOp) -> list[BlockArgument]:
 
 def _is_position_table(value: SSAValue, table: SSAValue, d_model: int) -> bool:
     """
-    Whether an argument is a table of learned positions: a matrix of width `d_model`
-    that is not the token embedding `table`, and that is added, looked up or sliced.
+    Whether an argument is a table of learned positions: a matrix of width `d_model`,
+    other than the token embedding `table`, that the program adds, looks up or slices.
     """
     shape = shape_of(value)
     if value is table or len(shape) != 2 or shape[1] != d_model:

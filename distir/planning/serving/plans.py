@@ -75,8 +75,8 @@ class ReplicaPool:
 @dataclass(frozen=True)
 class ServicePlan:
     """
-    A plan of a service. The replicas `generating` generate tokens. They also read
-    prompts if `reading` is None; otherwise the replicas `reading` do.
+    A plan of a service. The replicas `generating` generate tokens. The replicas
+    `reading` read prompts; if `reading` is None, the replicas `generating` do both.
     """
 
     generating: ReplicaPool
@@ -114,8 +114,9 @@ class ServicePlan:
 
 def fewest_devices(found: tuple[ServicePlan, float]) -> tuple[int, float, str]:
     """
-    Returns a sort key for plans with the rates that they sustain. It puts the fewest
-    devices first, and of as many devices the highest rate.
+    Returns a sort key for pairs of a plan and the rate that it sustains. Plans with
+    fewer devices come first, and among plans with equally many devices the highest
+    rate.
     """
     plan, rate = found
     return plan.devices, -rate, str(plan)
@@ -156,8 +157,8 @@ class LoadPoint:
 @dataclass(frozen=True)
 class LatencyLimits:
     """
-    Limits of latencies in seconds: the time to the first token, and the time per token
-    after it. `percentile` % of the requests must keep them.
+    Limits of latencies in seconds: the time to the first token (TTFT), and the time per
+    token after it (TPOT). `percentile` % of the requests must keep them.
     """
 
     ttft_s: float

@@ -14,7 +14,7 @@ class JudgedReplica(NamedTuple):
     """
     A replica that the search evaluates: its shape, step times and limits.
     `static_share` is the share of a device's memory for parameters and caches,
-    `step_share` the share that steps need.
+    `step_share` the share for steps.
     """
 
     shape: ReplicaShape
@@ -32,7 +32,7 @@ class JudgedReplica(NamedTuple):
 
 @dataclass(frozen=True)
 class Refused:
-    """A shape that cannot serve the requests, and the reason."""
+    """A shape of a replica that cannot serve the requests, and the reason."""
 
     shape: ReplicaShape
     reason: str

@@ -70,16 +70,15 @@ class ServiceResult:
       plan;
     - `needed`: the plan with the fewest devices that sustains the requested rate, or
       None;
-    - `highest`: the highest loads of the evaluated plans, those of verified plans
-      first;
+    - `highest`: the highest loads of the evaluated plans, verified plans first;
     - `points`: all simulated load points;
     - `front`: the Pareto front of the time per token and the tokens per second and
       device;
     - `refused`: the shapes of replicas that cannot serve the requests, with the
       reasons;
     - `simulations`: the number of simulated steps;
-    - `error`: the largest relative error of the interpolated step times, where it was
-      checked.
+    - `error`: the largest relative error of the interpolated step times at the checked
+      points.
     """
 
     best: LoadPoint | None
@@ -97,8 +96,8 @@ class ServiceSearch:
     """
     Searches for service plans on `devices` devices of a cluster.
 
-    `work` returns the requests, given their number. `rate` is the requested rate in
-    requests/s, or None.
+    `work` is a function that takes a number and returns that many requests. `rate` is
+    the requested rate in requests/s, or None.
     """
 
     def __init__(
@@ -220,7 +219,10 @@ class ServiceSearch:
         return kind.memory
 
     def simulator(self, t: int, e: int) -> StepSimulator:
-        """Returns the simulator of steps on `t` x `e` devices. It is made once."""
+        """
+        Returns the simulator of steps on `t` x `e` devices. Each simulator is made
+        once.
+        """
         if (t, e) not in self._simulators:
             self._simulators[t, e] = StepSimulator(
                 self.programs,
@@ -290,8 +292,9 @@ class ServiceSearch:
 
     def _requests(self, pool: ReplicaPool, rate: float) -> list[TokenRequest]:
         """
-        Returns requests at `rate` for the replicas of `pool`. There are several times
-        more than may be in progress, so that the service reaches a steady state.
+        Returns requests at `rate` for the replicas of `pool`. Their number is several
+        times the number of requests that may be in progress, so that the service
+        reaches a steady state.
         """
         limits = pool.limits
         fitting = int(limits.cache_tokens / limits.room(self.longest))
@@ -317,7 +320,7 @@ class ServiceSearch:
         return Pool(self._table(pool.shape), pool.limits, pool.count)
 
     def _table(self, shape: ReplicaShape) -> StepTable:
-        """Returns the step times of a shape. They are simulated once."""
+        """Returns the step times of a shape. Each shape is simulated once."""
         if shape not in self._tables:
             steps = self.simulator(shape.t, shape.e)
             self._tables[shape] = steps.table(shape.p)
@@ -338,8 +341,8 @@ class ServiceSearch:
 
     def _is_quick(self, replica: JudgedReplica) -> bool:
         """
-        Whether a request without others keeps the limits. If not, the shape is refused
-        with the reason.
+        Whether a single request at a time keeps the limits. If not, the shape is
+        refused with the reason.
         """
         e, prompt = replica.shape.e, self.longest_prompt
         token = replica.table.step(e, e * prompt, 0, 0).latency_s
@@ -356,8 +359,8 @@ class ServiceSearch:
 
     def _aggregated(self, replica: JudgedReplica, least: float = 0.0) -> Highest:
         """
-        Finds the highest load within the limits of one aggregated replica. The search
-        ends without a load if its throughput is below `least` requests/s.
+        Finds the highest load within the limits of one aggregated replica. Ends without
+        a load if the replica's throughput is below `least` requests/s.
         """
         plan = ServicePlan(replica.pool())
         return self._highest(replica, lambda rate: self.load(plan, rate), least)
@@ -370,8 +373,8 @@ class ServiceSearch:
     ) -> Highest:
         """
         Finds the highest load of a replica within the limits. `load` simulates a rate;
-        at an infinite rate it gives the throughput, an upper bound of all loads. The
-        search ends without a load if the throughput is below `least` requests/s.
+        at an infinite rate it gives the throughput, an upper bound of all loads. Ends
+        without a load if the throughput is below `least` requests/s.
         """
         found = Highest(replica)
         top = load(inf).tokens_per_s / self.generated
@@ -402,7 +405,8 @@ class ServiceSearch:
 
     def _order(self, found: Highest) -> tuple[float, int]:
         """
-        Returns a sort key that puts the most requests per second on all devices first.
+        Returns a sort key that puts the replica with the most requests per second on
+        all devices first.
         """
         devices = found.replica.shape.devices
         return -found.rate * (self.devices // devices) / self.devices, devices
@@ -492,7 +496,7 @@ class ServiceSearch:
 
     def transfer(self, source: ReplicaShape, target: ReplicaShape) -> CacheTransfer:
         """
-        Returns the time to send caches from one replica to another over the network.
+        Returns the time of sending caches from one replica to another over the network.
         All devices of the smaller replica send or receive their parts at the same time.
         """
         sizes, hardware = self.programs.sizes, self.simulator(1, 1).hardware
@@ -512,7 +516,7 @@ class ServiceSearch:
     def _verified(self, plan: ServicePlan, rate: float) -> LoadPoint | None:
         """
         Returns the highest load of a plan, simulated with all of its replicas at rates
-        near the estimate `rate`; None if the limits are not kept at any of them. The
+        near the estimate `rate`. Returns None if no such rate keeps the limits. The
         rate can exceed the estimate, because several replicas share bursts of requests.
         """
         best: LoadPoint | None = None
@@ -532,8 +536,8 @@ class ServiceSearch:
     ) -> ServicePlan | None:
         """
         Returns the plan with the fewest devices that sustains the requested rate, or
-        None. Of plans with as many devices it is the one that sustains the highest
-        rate. The plan may need more devices than there are.
+        None. Among plans with equally many devices, returns the plan that sustains the
+        highest rate. The plan may need more devices than there are.
         """
         assert self.rate is not None
         # Each with an estimate of the rate that it sustains.
@@ -564,8 +568,8 @@ class ServiceSearch:
     def _error(self, best: LoadPoint) -> float:
         """
         Returns the largest relative error of the interpolated step times of the best
-        plan. Two steps between the simulated points are compared with a simulation of
-        the whole model: one that generates and one that reads prompts.
+        plan. Two steps between the simulated points, one that generates and one that
+        reads prompts, are compared with a simulation of the whole model.
         """
         sizes, shape = self.programs.sizes, best.plan.generating.shape
         steps = self.simulator(shape.t, shape.e)

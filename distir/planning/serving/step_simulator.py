@@ -1,4 +1,7 @@
-"""Simulates inference steps at a few points, which give the step times of a service."""
+"""
+Simulates inference steps at a few points, from which the step times of a service are
+interpolated.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ class BuiltSteps:
     """
     The step programs of a decoder with sizes `sizes`, made by `build_serving_step`.
     `expert_imbalance` is the assumed load of the busiest device of expert parallelism,
-    as a multiple of the mean load, or None for the usual one.
+    as a multiple of the mean load, or None for the default of `build_serving_step`.
     """
 
     sizes: DecoderSizes
@@ -109,11 +112,17 @@ class BuiltSteps:
 
     @property
     def caches(self) -> Sequence[str]:
-        """The names of the caches with heads; every device has all latents."""
+        """
+        The names of the caches with heads, each as `NAME:DIM`. Caches of latents are
+        left out, because every device has all latents.
+        """
         return cache_patterns(self.sizes)
 
     def program(self, batch: int, new: int, cached: int, layers: Layers) -> ModuleOp:
-        """Returns the program of a step, as defined by `StepPrograms.program`."""
+        """
+        Returns the program of a step for a model with `layers`. Each of `batch`
+        sequences has `new` new tokens after `cached` tokens.
+        """
         module = build_serving_step(self.sizes, batch, new, cached, layers=layers)
         assume_imbalance(module, self.expert_imbalance)
         return module
@@ -154,10 +163,10 @@ class StepSimulator:
     of pipelines from them. A pipeline stage takes the time of its layers, and sends the
     hidden states to the next stage.
 
-    Layers of one kind have equal costs, so that programs with one or two layers of each
-    kind give the times of the whole model. `longest` is the longest context in tokens,
-    `max_sequences` the most sequences and `batched_tokens` the most prompt tokens of a
-    step, each for one of the `e` devices.
+    Layers of one kind have equal costs, so programs with one or two layers of each kind
+    give the times of the whole model. `longest` is the longest context in tokens.
+    `max_sequences` is the most sequences and `batched_tokens` the most prompt tokens of
+    a step, each for one of the `e` devices.
     """
 
     programs: StepPrograms
@@ -189,9 +198,9 @@ class StepSimulator:
         self, batch: int, new: int, cached: int, layers: Layers, p: int = 1
     ) -> SimulatedStep:
         """
-        Distributes and simulates a step; the arguments are those of
-        `StepPrograms.program` and the number of pipeline stages. Raises DistIRError if
-        the step cannot be distributed.
+        Distributes and simulates a step of a model with `layers` in `p` pipeline
+        stages. Each of `batch` sequences has `new` new tokens after `cached` tokens.
+        Raises DistIRError if the step cannot be distributed.
         """
         key = (batch, new, cached, layers)
         if p == 1 and key in self._known:
@@ -284,8 +293,8 @@ class StepSimulator:
 
     def _attention(self, batch: int, context: int) -> float:
         """
-        Returns the additional seconds, over all layers, of contexts of `context` tokens
-        compared with short ones.
+        Returns the additional seconds, over all layers, of decoding with contexts of
+        `context` tokens instead of short ones.
         """
         base, sizes = self._base, self.programs.sizes
         every = sizes.layers - sizes.window_layers
@@ -303,7 +312,7 @@ class StepSimulator:
     def _pair_seconds(self, new: int) -> float:
         """
         Returns the seconds of attention, over all layers, for one pair of tokens of a
-        prompt. They follow from the time of one prompt of `new` tokens and that of
+        prompt. They are computed from the times of one prompt of `new` tokens and of
         several shorter prompts with the same total. The devices of an expert-parallel
         group share the pairs.
         """
@@ -326,7 +335,7 @@ class StepSimulator:
     def _staged(self, cost: LayerCosts, tokens: int, p: int, others: float) -> StepTime:
         """
         Returns the time of a step with `tokens` new tokens in `p` stages. `others` are
-        seconds to add to the layers' time in `cost`; they may be negative.
+        seconds that are added to the layers' time in `cost`; they may be negative.
         """
         layers = max(cost.layers(self._all) + others, 0.0)
         whole = layers + cost.fixed
@@ -337,8 +346,8 @@ class StepSimulator:
 
     def _sends(self, tokens: int, p: int) -> float:
         """
-        Returns the seconds to send the hidden states of `tokens` tokens through all `p`
-        stages. All devices of a stage send their parts at the same time.
+        Returns the seconds of sending the hidden states of `tokens` tokens through all
+        `p` stages. All devices of a stage send their parts at the same time.
         """
         sizes, group = self.programs.sizes, self.t * self.e
         size = tokens * sizes.d_model * sizes.width
@@ -385,8 +394,8 @@ def _keep_sequences(module: ModuleOp) -> None:
     """
     Requests that the devices of expert parallelism compute the products and attention
     of their own sequences, and exchange tokens only for experts, as engines do (data
-    parallelism of attention). By its bytes, sharing the matrices is cheaper in a step
-    with few tokens; by its messages, some of them in each layer, it is not.
+    parallelism of attention). In a step with few tokens, sharing the matrices instead
+    would send fewer bytes, but several messages in each layer make it slower.
     """
     for function in functions(module).values():
         for op in list(function.body.block.ops):

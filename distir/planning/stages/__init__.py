@@ -2,8 +2,8 @@
 The search behind `search-stages`, which divides a program into pipeline stages.
 
 `costs` finds the simulated seconds of each op. `graph` turns a program into the problem
-that `distir.solver.stages` solves. `judge` has the problem solved under several load
-caps and simulates the resulting pipelines. `search` takes the fastest of them. `meshes`
+that `distir.solver.stages` solves. `judge` solves the problem under several load caps
+and simulates the resulting pipelines. `search` takes the fastest pipeline. `meshes`
 also searches the sizes of the meshes of the stages.
 """
 
@@ -34,7 +34,7 @@ def with_searched_stages(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
 ) -> tuple[ScheduleOptions, Sequence[str]]:
     """
-    Searches stages, their meshes, or both, if the options ask for it, and marks the
+    Searches stages, their meshes, or both, if the options say so, and marks the
     program's ops with their stages. Returns the options and stages that `pipeline`
     still has to apply. Raises DistIRError if no division is possible.
     """

@@ -44,11 +44,11 @@ class OpCosts:
     @staticmethod
     def of(module: ModuleOp, structure: Structure, mesh: str = "") -> OpCosts:
         """
-        Returns the costs of the ops of the program that `structure` describes, found by
-        simulation. `mesh` replaces sizes of the program's mesh, such as `d=2,t=1`; if
-        empty, the program's own mesh is used. The simulated program is a copy of
-        `module` as a pipeline of one stage. Raises DistIRError if that pipeline cannot
-        be made or simulated.
+        Simulates the program that `structure` describes, and returns the costs of its
+        ops. `mesh` replaces sizes of the program's mesh, such as `d=2,t=1`; if empty,
+        the program's own mesh is used. The simulated program is a copy of `module` as a
+        pipeline of one stage. Raises DistIRError if that pipeline cannot be made or
+        simulated.
         """
         ops = [op for op in structure.ops if not isinstance(op, ReturnOp)]
         copy = module.clone()

@@ -1,5 +1,6 @@
 """
-A program as a graph to be divided into stages, with the simulator's seconds and bytes.
+The graph of a program that is divided into stages, with the simulator's seconds and
+bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class StageGraph:
     Each other op belongs to the node with which `pipeline` would run it if every node
     were a stage: a backward op to its forward op, an update to the first use of its
     parameter. Values, gradients and parameters that several nodes need are shared
-    tensors. Their cost is the seconds of a send between neighbouring ranks.
+    tensors. The cost of a shared tensor is the seconds of a send between neighbouring
+    ranks.
     """
 
     ops: Sequence[Operation]
@@ -90,8 +92,8 @@ class StageGraph:
         """
         Returns an estimate of the seconds of a step. `of_nodes` lists the stage of each
         node. The schedule is run with the work of each stage, and every message between
-        stages takes the average time. The estimate is exact enough to decide which
-        divisions are worth simulating.
+        stages takes the average time. The estimate is only exact enough to select the
+        divisions that are worth simulating.
         """
         work = {
             phase: np.bincount(of_nodes, seconds, self.problem.stages).astype(
@@ -163,7 +165,10 @@ class _StageGraphBuilder:
         return RankLink.slowest(hardware, self.schedule.ranks, size)
 
     def _work(self) -> dict[str, list[float]]:
-        """Returns the seconds of each node, by phase."""
+        """
+        Returns the seconds of each node in a step, by phase: forward, backward, or once
+        per step.
+        """
         forward, backward = set(self.ops), set(self.structure.backward)
         work = {phase: [0.0] * len(self.ops) for phase in PHASES}
         for op, seconds in self.costs.seconds.items():

@@ -1,5 +1,5 @@
 """
-Proposes divisions of a program into stages and simulates the pipelines that they give.
+Proposes divisions of a program into stages, and simulates the resulting pipelines.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ communication. The best fraction depends on the schedule, so the simulator decid
 class StagesCandidate:
     """
     A division into stages, with its name. `stages` lists the stage of each node.
-    `division` is the solver's answer, or None for a division that the solver did not
-    find. `is_usual` marks divisions that `pipeline` makes without a search.
+    `division` is the solver's answer, or None for a division from another source.
+    `is_usual` marks divisions that `pipeline` makes without a search.
     """
 
     name: str
@@ -88,7 +88,7 @@ def _without_memory(problem: StageProblem) -> StageProblem:
 
 @dataclass(frozen=True)
 class Judge:
-    """Simulates the pipelines that `pipeline` makes of copies of a program."""
+    """Simulates pipelines. The pass `pipeline` makes them from copies of a program."""
 
     module: ModuleOp
     options: ScheduleOptions
@@ -132,10 +132,11 @@ def simulated(
 ) -> list[JudgedStages]:
     """
     Simulates divisions and returns their outcomes. First comes the division with the
-    shortest estimated step among those that should fit into memory. The usual divisions
-    come next, then those whose estimate is close to the shortest; as long as nothing
-    fits, no division is skipped. No simulation starts after the time `end` of the
-    monotonic clock, except that with `usual_too` all usual divisions are simulated.
+    shortest estimated step among the divisions that should fit into memory. The usual
+    divisions come next, then divisions whose estimate is close to the shortest; as long
+    as nothing fits, no division is skipped. No simulation starts after the time `end`
+    of the monotonic clock, except that with `usual_too` all usual divisions are
+    simulated.
     """
     step_time = {c: graph.step_time(c.stages) for c in found}
     order = sorted(found, key=lambda c: (not graph.fits(c.stages), step_time[c]))

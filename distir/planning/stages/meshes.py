@@ -45,8 +45,8 @@ MOST_DIVIDED = 100
 class _Shape:
     """
     A mesh that a stage may have. `sizes` holds the sizes of its axes, and `text` the
-    same as text, such as `d=2,t=1`. `graph` is the program as a graph whose nodes have
-    their costs on this mesh. `hardware` is the cluster.
+    sizes as text, such as `d=2,t=1`. `graph` is the program as a graph in which nodes
+    have their costs on this mesh. `hardware` is the cluster.
     """
 
     sizes: Mapping[str, int]
@@ -61,14 +61,14 @@ class _Shape:
 
     @cached_property
     def loads(self) -> Floats:
-        """The seconds of each node in a step."""
+        """The seconds of each node in a step on this mesh."""
         return np.array(self.graph.problem.loads, np.float64)
 
     @cached_property
     def arriving(self) -> tuple[Floats, Floats]:
         """
-        The seconds, for a cut before each node, to send to this mesh the values that
-        cross the cut. The first array is for values of the forward, the second for
+        The seconds of sending to this mesh the values that cross a cut, for a cut
+        before each node. The first array is for values of the forward, the second for
         gradients.
         """
         forward, backward = np.zeros((2, len(self.loads) + 2))
@@ -162,7 +162,7 @@ class _Search:
         self._known: dict[tuple[tuple[str, int], ...], _Shape] = {}
 
     def stages_of(self, candidate: _Candidate) -> dict[Operation, int]:
-        """Returns the stage of each forward op."""
+        """Returns the stage of each forward op in the division `candidate`."""
         return candidate.shapes[0].graph.stages(candidate.stages)
 
     def candidates(self) -> list[_Candidate]:
@@ -229,8 +229,8 @@ class _Search:
     ) -> _Candidate:
         """
         Returns a candidate with the meshes `shapes` and an estimate of its step time.
-        If `stages` is None, the division is the one whose busiest stage has the least
-        load, including the time to receive its inputs.
+        `stages` lists the stage of each node. If it is None, the busiest stage of the
+        division has the least possible load, including the time to receive its inputs.
         """
         schedule = self.schedule
         own = [shapes[schedule.stage_rank(s)] for s in range(schedule.stages)]
@@ -261,8 +261,8 @@ class _Search:
 
 def _arriving(before: _Shape, after: _Shape) -> Floats:
     """
-    Returns the seconds, for a cut before each node, to send the values that cross the
-    cut between two meshes. If one mesh has fewer devices than the other, each of its
+    Returns the seconds of sending the values that cross a cut between two meshes, for a
+    cut before each node. If one mesh has fewer devices than the other, each of its
     devices sends several times.
     """
     forward, gradients = after.arriving[0], before.arriving[1]
@@ -276,8 +276,8 @@ def _divisors(size: int) -> list[int]:
 
 def _combinations(shapes: Sequence[_Shape], ranks: int) -> Iterator[tuple[_Shape, ...]]:
     """
-    Yields tuples with a mesh for each rank. If there are too many combinations, only
-    those are yielded in which the mesh changes at most once along the ranks.
+    Yields tuples with a mesh for each rank. If there are too many combinations, yields
+    only tuples in which the mesh changes at most once along the ranks.
     """
     if len(shapes) ** ranks <= MOST_COMBINATIONS:
         yield from product(shapes, repeat=ranks)

@@ -106,8 +106,8 @@ def _chosen(
 
 def _proof(division: StageDivision) -> str:
     """
-    Returns words on how good a division is: how close to the optimum under its load
-    cap.
+    Returns a text on the quality of a division: its distance from the optimum under its
+    load cap.
     """
     if division.gap < 1e-6:
         return f"{division.method}, proven to be the best"

@@ -1,4 +1,4 @@
 """
-Collectives: single ones, several in one message, and those of ragged or flattened
-tensors.
+Collectives among processes: single collectives, several in one message, and collectives
+of ragged or flattened tensors.
 """

@@ -1,7 +1,7 @@
 """
 Collectives of several tensors of one element type in one message.
 
-The tensors are laid one after the other in a flat tensor, which is sent. Results that
+A message is a flat tensor in which these tensors lie one after the other. Results that
 are contiguous in the flat result are views of it.
 """
 
@@ -14,8 +14,8 @@ from .collectives import Arriving, _packed, join, split
 
 def _flat(tensors, bucket):
     """
-    Returns the flat tensor of a message. `bucket` is its memory, in which some of the
-    tensors may lie at their places already; None for new memory.
+    Returns the flat tensor of a message. Its memory is `bucket`, in which some of the
+    tensors may already be in place, or new memory if `bucket` is None.
     """
     if bucket is None:
         return torch.cat([x.reshape(-1) for x in tensors])
@@ -42,7 +42,7 @@ def _fill(rows, parts):
 def _write(whole, parts, dims):
     """
     Writes each process's parts of several tensors to their places in the tensors
-    `whole`.
+    `whole`. `dims` gives, for each tensor, the split dimension and its run length.
     """
     places, pieces = [], []
     for x, own, (dim, run) in zip(whole, zip(*parts, strict=True), dims, strict=True):
@@ -64,9 +64,8 @@ def _pieces(flat, shapes):
 
 def _shared(handle, finish, count, read=None):
     """
-    Returns `count` tensors in flight that one message brings. When the first one is
-    waited for, `finish` makes all of them and is then released, with everything that it
-    refers to.
+    Returns `count` tensors in flight that arrive in one message. The first wait for one
+    of them calls `finish`, which makes all of them, and then releases `finish`.
     """
     making, arrived = [finish], {}
 
@@ -84,8 +83,8 @@ def _alone(tensors):
 
 def start_all_reduce(tensors, group, reduction, bucket=None):
     """
-    Starts to reduce tensors. `bucket`, if given, is the memory in which the message is
-    sent, and in which some of the tensors may lie at their places already.
+    Starts to reduce tensors, and returns the tensors in flight. `bucket`, if given, is
+    the memory of the message, in which some of the tensors may already be in place.
     """
     if group.size == 1:
         return _alone(tensors)
@@ -97,8 +96,8 @@ def start_all_reduce(tensors, group, reduction, bucket=None):
 
 def start_reduce_scatter(tensors, group, dims, reduction):
     """
-    Starts to reduce and scatter tensors. `dims` gives, for each tensor, the scattered
-    dimension and its run length.
+    Starts to reduce and scatter tensors, and returns the tensors in flight. `dims`
+    gives, for each tensor, the scattered dimension and its run length.
     """
     if group.size == 1:
         return _alone(tensors)
@@ -124,8 +123,9 @@ def start_reduce_scatter(tensors, group, dims, reduction):
 
 def start_all_gather(tensors, group, dims, into=None):
     """
-    Starts to gather tensors. `dims` gives, for each tensor, the gathered dimension and
-    its run length. If `into` is given, the results are written to these tensors.
+    Starts to gather tensors, and returns the tensors in flight. `dims` gives, for each
+    tensor, the gathered dimension and its run length. If `into` is given, the results
+    are written to these tensors.
     """
     if group.size == 1 and into is None:
         return _alone(tensors)

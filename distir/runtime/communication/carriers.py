@@ -2,9 +2,9 @@
 The element types in which processes send tensors to be reduced.
 
 Backends cannot add or compare every type: gloo and NCCL have no 16-bit integers, and no
-unsigned integers other than bytes. Their maximum may drop a NaN, which PyTorch's keeps.
-Therefore a tensor is converted to a carrier, whose reduction can be converted back to
-the reduction of the tensor.
+unsigned integers other than bytes. Their maximum may drop a NaN, which PyTorch keeps.
+Therefore a tensor is converted to a carrier: a tensor of another type, whose reduction
+can be converted back to the reduction of the tensor.
 """
 
 import torch
@@ -21,8 +21,9 @@ _ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def carried(x, reduction):
     """
-    Returns the carrier of `x` (often `x` itself), the operation that reduces carriers,
-    and the function that converts the reduced carrier to the type of `x`.
+    Returns the carrier that is sent for `x` (often `x` itself), the operation that
+    reduces carriers, and the function that converts the reduced carrier to the type of
+    `x`.
     """
     op = _OPS[reduction]
     if x.dtype == torch.bool:  # a sum of truths is true if one is
@@ -43,8 +44,9 @@ def carried(x, reduction):
 
 def _signed(x, ordered):
     """
-    Returns a signed carrier for 64-bit unsigned integers, and the function that
-    converts back. The carrier has the same order if `ordered`, else the same bits.
+    Returns signed integers that are sent for the 64-bit unsigned integers `x`, and the
+    function that converts them back. The integers have the same order if `ordered`,
+    else the same bits.
     """
     flipped = torch.iinfo(torch.int64).min if ordered else 0
     carrier = x.contiguous().view(torch.int64) ^ flipped
@@ -54,8 +56,8 @@ def _signed(x, ordered):
 def _integers(x, largest_nan):
     """
     Returns integers in the same order as the floating-point numbers `x`, and the
-    function that converts back. A NaN becomes the largest integer if `largest_nan`,
-    else the smallest.
+    function that converts them back. A NaN becomes the largest integer if
+    `largest_nan`, else the smallest.
     """
     wide = x if x.dtype == torch.float64 else x.to(torch.float32)
     kind = torch.int64 if x.dtype == torch.float64 else torch.int32

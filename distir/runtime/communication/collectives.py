@@ -70,8 +70,9 @@ def _unpacked(packed, dtype, shape):
 
 def split(x, count, dim, run=None, blocks=1):
     """
-    Returns the `count` shards of dimension `dim`. With `blocks`, each of so many equal
-    blocks of the dimension is split by itself, and the shards of the first come first.
+    Returns the `count` shards of dimension `dim`. With `blocks`, the dimension consists
+    of so many equal blocks, and each block is split by itself; the shards of the first
+    block come first.
     """
     if blocks > 1:
         own = count // blocks
@@ -104,14 +105,14 @@ def coordinate(group):
 
 
 def keep_shard(x, group, dim, run=None):
-    """Returns a copy of this process's shard of `x`, which it has whole."""
+    """Returns a copy of this process's shard of the whole tensor `x`."""
     return split(x, group.size, dim, run)[group.position].clone()
 
 
 class Arriving:
     """
-    A tensor in flight. `handles` are the operations that bring it, and `finish` then
-    returns it. `read` keeps the memory alive that these operations read.
+    A tensor in flight. `handles` are the operations that bring the tensor, and `finish`
+    then returns it. `read` keeps the memory alive that these operations read.
     """
 
     def __init__(self, handles, finish, read=None):
@@ -121,8 +122,8 @@ class Arriving:
 
     def wait(self):
         """
-        Waits for the tensor and returns it. This works once, because the tensor is not
-        kept.
+        Waits for the tensor and returns it. This works only once, because the object
+        does not keep the tensor.
         """
         for handle in self.handles:
             handle.wait()
@@ -132,12 +133,18 @@ class Arriving:
 
 
 def wait(arriving):
-    """Waits for the tensor that a `start_` function brings, and returns it."""
+    """
+    Waits for the tensor in flight that a `start_` function returned, and returns the
+    tensor.
+    """
     return arriving.wait()
 
 
 def start_all_reduce(x, group, reduction, in_place=False):
-    """Starts to reduce a tensor over the group. Works on a copy, unless `in_place`."""
+    """
+    Starts to reduce a tensor over the group, and returns the tensor in flight. Works on
+    a copy, unless `in_place`.
+    """
     if group.size == 1:
         return Arriving([], lambda: x)
     carrier, op, restored = carried(x, reduction)
@@ -190,6 +197,7 @@ def start_all_to_all(
 ):
     """
     Starts to split dimension `split_dim` of a tensor and to gather dimension `dim`.
+    Returns the tensor in flight.
     """
     if group.size == 1:
         return Arriving([], lambda: x)
@@ -228,8 +236,8 @@ def all_to_all(
 
 def start_permute(x, group, shift=1):
     """
-    Starts to send each process's tensor `shift` positions on, around the ring of the
-    group.
+    Starts to send each process's tensor `shift` positions further, around the ring of
+    the group. Returns the tensor in flight.
     """
     if shift % group.size == 0:
         return Arriving([], lambda: x)
@@ -315,7 +323,10 @@ def send(x, peer):
 
 
 def recv(shape, dtype, peer):
-    """Returns a tensor of shape `shape` that the process with rank `peer` sends."""
+    """
+    Receives a tensor of shape `shape` from the process with rank `peer`, and returns
+    it.
+    """
     x = torch.empty(shape, dtype=dtype, device=here())
     packed = _packed(x)
     dist.recv(packed, peer)

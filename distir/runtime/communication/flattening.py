@@ -19,7 +19,7 @@ the position of the first element.
 
 def origins(spec, dim):
     """
-    Returns, for each position of a padded dimension, its position in the tensor without
+    Returns, for each position of a padded dimension, the position in the tensor without
     padding, or `ZERO` for padding.
     """
     whole, size = spec.whole_shape[dim], spec.shape[dim]
@@ -59,8 +59,8 @@ def flatten(tensor, length, splits=()):
     """
     Returns the elements of a tensor in row-major order, followed by zeros up to
     `length`. Each split (dimension, parts, run) first deals the dimension out to
-    `parts` blocks in runs of `run` elements. It adds a dimension to the result, whose
-    index is the block.
+    `parts` blocks in runs of `run` elements. Each split adds a dimension to the result,
+    whose index is the block.
     """
     counts = [parts for _, parts, _ in splits]
     for dim, parts, run in splits:
@@ -78,7 +78,8 @@ def flatten(tensor, length, splits=()):
 
 def unflatten(flat, shape, splits=()):
     """
-    Returns the tensor of shape `shape` that was flattened; the inverse of `flatten`.
+    Returns the tensor of shape `shape` whose flattened form is `flat`; the inverse of
+    `flatten`.
     """
     block = block_shape(shape, splits)
     tensor = flat[: prod(block)].reshape((*block, *flat.shape[1:]))

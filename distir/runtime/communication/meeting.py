@@ -3,8 +3,8 @@ Makes the process group of the ranks that torchrun starts, also after a rank has
 
 Ranks find each other through a store of keys and values, in which they leave their
 addresses. `torchrun --max-restarts` starts all ranks again, but keeps the store of the
-first start. The addresses of dead ranks are still in it, and a new rank may find one of
-them. Therefore the ranks of each start agree on a prefix for their keys.
+first start. The store still has the addresses of dead ranks, and a new rank may find
+one of them. Therefore the ranks of each start agree on a prefix for their keys.
 """
 
 import os
@@ -20,9 +20,9 @@ _PAUSE_S = 0.01
 
 def join_ranks(backend, timeout):
     """
-    Makes the process group of the ranks that torchrun has started. `timeout` is a
-    `timedelta`; if it is None, PyTorch's default applies. Every rank must call this.
-    Raises RuntimeError if ranks do not come in time.
+    Makes the process group of the ranks that torchrun has started. Every rank must call
+    this function. `timeout` is a `timedelta`, or None for PyTorch's default. Raises
+    RuntimeError if ranks do not come in time.
     """
     own = {} if timeout is None else {"timeout": timeout}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -38,12 +38,13 @@ def join_ranks(backend, timeout):
 
 def agreed_prefix(store, rank, size, limit):
     """
-    Returns a prefix for keys in `store`. It is the same on all ranks of this start, and
-    ranks of earlier starts have not used it. Each rank writes a random number to the
-    store. Rank 0 offers a prefix to all ranks whose numbers it sees. It begins again if
-    a number changes, because the earlier one was left by a rank of an earlier start.
-    `limit` is a `timedelta`. Raises RuntimeError if a rank does not come within this
-    time.
+    Returns a prefix for keys in `store` that is the same on all ranks of this start,
+    and different from the prefixes of earlier starts.
+
+    Each rank writes a random number to the store. Rank 0 offers a prefix to all ranks
+    whose numbers it sees. If a number changes, the old number came from an earlier
+    start, and rank 0 begins again. `limit` is a `timedelta`. Raises RuntimeError if a
+    rank does not come within this time.
     """
     end = time.monotonic() + limit.total_seconds()
     drawn = uuid.uuid4().hex
@@ -86,8 +87,8 @@ def _offered(store, drawn, size, end):
 
 def _wait(end, whom):
     """
-    Waits for a moment. Raises RuntimeError if the time `end` is over; its message says
-    that `whom` did not come.
+    Waits for a moment. Raises RuntimeError after the time `end`; its message says that
+    `whom` did not come.
     """
     if time.monotonic() > end:
         raise RuntimeError(

@@ -1,9 +1,9 @@
 """
 All-to-all of rows of experts, whose numbers are known only when the program runs.
 
-Rows are `[shards, groups, places]`, and each has the index of its expert, or -1 if it
-is empty. Empty rows are neither sent nor received. The process waits for the device to
-count the rows.
+Rows are `[shards, groups, places]`, and each has the index of its expert, or -1 for an
+empty row. Processes do not send or receive empty rows. A process waits for its device
+to count the rows.
 """
 
 import torch
@@ -28,9 +28,9 @@ def ragged_all_to_all(
     split_blocks=1,
 ):
     """
-    Splits dimension `split_dim` of `x` and gathers dimension `dim`. `rows` tells which
-    rows of `x` are empty, and `arriving` which rows of the result; empty rows of the
-    result are zero.
+    Splits dimension `split_dim` of `x` and gathers dimension `dim`. `rows` has -1 for
+    the empty rows of `x`, and `arriving` for the empty rows of the result, which are
+    zero.
     """
     if group.size == 1:
         return x
@@ -52,8 +52,8 @@ def _numbers(rows):
 
 def _taken(rows, members):
     """
-    Returns the indices of the rows that are not empty, and their number for each
-    member. `members` has a list of rows for each member.
+    Returns the indices of the rows that are not empty, and the number of these rows for
+    each member. `members` has a list of rows for each member.
     """
     taken = rows.reshape(-1)[members] >= 0
     return members[taken], taken.sum(1).tolist()

@@ -20,7 +20,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, **options):
 
 
 def with_causal(mask, queries, keys):
-    """Returns `mask`, with the keys after each query's position hidden as well."""
+    """Returns `mask` with all keys hidden that come after the query's position."""
     seen = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
     if mask.dtype == torch.bool:
         return mask & seen
@@ -47,9 +47,9 @@ def attention(
     """
     Returns attention over (batch, heads, sequence, features): the output, the keys and
     values including the past, and the scores. `scores_mode` selects the scores: 0 for
-    raw ones, 1 after the soft cap, 2 after the mask, 3 after the softmax. With `flat`,
-    the output is (batch, sequence, heads * features). The output is 0 for a query that
-    sees no key.
+    raw scores, 1 after the soft cap, 2 after the mask, 3 after the softmax. With
+    `flat`, the output is (batch, sequence, heads * features). The output is 0 for a
+    query that sees no key.
     """
     dtype = query.dtype
     if past_key is not None:
@@ -109,8 +109,8 @@ def attention(
 def rotary_embedding(x, cos, sin, positions=None, heads=0, interleaved=False, width=0):
     """
     Returns `x` with pairs of features rotated by angles that grow with the position.
-    `cos` and `sin` are those of the angles. With `width` above 0, only the first
-    `width` features are rotated.
+    `cos` and `sin` are the cosines and sines of the angles. With `width` above 0, only
+    the first `width` features are rotated.
     """
     flat = x.dim() == 3
     if flat:
@@ -138,9 +138,9 @@ def linear_attention(
 ):
     """
     Returns the output and the last state of attention as a recurrence. The state is
-    (batch, heads, keys, values). In each step it is decayed if `rule` contains "gated",
-    the value is corrected by the state's own prediction if `rule` contains "delta", key
-    and value are added, and the query reads the state.
+    (batch, heads, keys, values). Each step decays the state if `rule` contains "gated",
+    corrects the value by the state's prediction if `rule` contains "delta", adds key
+    and value, and reads the state with the query.
     """
 
     def by_head(x, count):
@@ -174,9 +174,10 @@ def linear_attention(
 
 def causal_convolution(x, weight, bias, past, silu=False):
     """
-    Convolves each channel of `x` along time, from earlier steps to later ones. Returns
-    two tensors: the convolution, with SiLU applied if `silu`, and the last steps of the
-    input. The next call takes these as `past`, the steps before its own.
+    Convolves each channel of `x` along time, from earlier steps to later ones. `past`
+    holds the steps before the first. Returns two tensors: the convolution, with SiLU
+    applied if `silu`, and the last steps of the input, which are `past` for the next
+    call.
     """
     width = weight.shape[2]
     if past is None:

@@ -12,7 +12,7 @@ def _wide(x):
 def _normal(x, mean, variance, epsilon):
     """
     Returns the normalised input, and the inverse standard deviations in a shape that
-    broadcasts to it.
+    broadcasts to the input.
     """
     shape = (-1, *[1] * (x.dim() - 2))
     inverse = torch.rsqrt(_wide(variance) + epsilon).reshape(shape)
@@ -38,8 +38,8 @@ def sums(dy, x, mean, variance, epsilon):
 
 def gradients(dy, x, scale, mean, variance, epsilon):
     """
-    Returns the gradients of the input, the scale and the bias, if mean and variance do
-    not depend on the input.
+    Returns the gradients of the input, the scale and the bias, for a mean and variance
+    that do not depend on the input.
     """
     found = torch.ops.aten.native_batch_norm_backward(
         *(_wide(dy), _wide(x)),
@@ -51,7 +51,7 @@ def gradients(dy, x, scale, mean, variance, epsilon):
 
 def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
     """
-    Returns the gradient of the input, if mean and variance were computed from it.
+    Returns the gradient of the input, for a mean and variance computed from the input.
     `count` is the number of elements per channel.
     """
     shape = (-1, *[1] * (x.dim() - 2))
@@ -65,7 +65,7 @@ def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
 
 def ghost_norm(x, scale, bias, groups, epsilon):
     """
-    Returns the batch with each of its `groups` parts normalised by itself, and the
+    Returns the batch with each of its `groups` parts normalised separately, and the
     means and inverse standard deviations of the parts.
     """
     parts = [

@@ -1,7 +1,7 @@
 """
 A Triton kernel that draws the elements that dropout keeps. It draws the same bits as
-`random_numbers.threefry`, in one kernel in place of about two hundred of PyTorch's.
-Without Triton, `kept` is None.
+`random_numbers.threefry`, in one kernel instead of about two hundred kernels of
+PyTorch. Without Triton, `kept` is None.
 """
 
 import math
@@ -30,11 +30,11 @@ def rows_of(local, shape, splits):
     converts a position in a part, of shape `local`, to a position in the whole tensor,
     of shape `shape`.
 
-    The rows are applied in order. The place in a row is the remainder of the position
-    by `extent`, and the quotient goes on to the next row; an extent of 0 takes the
-    place of the row before. If `coordinate`, the index of a coordinate, is not -1, the
-    place becomes `(place // run * parts + coordinate) * run + place % run`. The result
-    is the sum of places times strides.
+    The rows are applied in order. In each row, the remainder of the position by
+    `extent` is the place, and the quotient is the position for the next row. An extent
+    of 0 keeps the place of the previous row. If `coordinate`, the index of a
+    coordinate, is not -1, the place becomes `(place // run * parts + coordinate) * run
+    + place % run`. The result is the sum of places times strides.
     """
     shape = shape if splits else local
     rows, extent, stride, inner = [], 1, 1, 1
@@ -173,10 +173,10 @@ else:
 
     def kept(local, within, counter, coordinates, key, threshold, shape, splits):
         """
-        Does the work of `dropout.kept` with one GPU kernel. Returns one flat tensor of
-        booleans for the elements `within`. Returns None if the kernel cannot address
-        the part: it has 2^31 elements or more, or its splits need more than four rows
-        (see `rows_of`).
+        Draws the elements that dropout keeps, with one GPU kernel, as `dropout.kept`
+        does. Returns one flat tensor of booleans for the elements `within`. Returns
+        None if the kernel cannot address the part: it has 2^31 elements or more, or its
+        splits need more than four rows of `rows_of`.
         """
         first, last = within
         rows = rows_of(local, shape, splits)

@@ -1,4 +1,4 @@
-"""Dropout that drops the same elements for every way to split a tensor."""
+"""Dropout that drops the same elements, however a tensor is split over processes."""
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -11,7 +11,8 @@ _CHUNK = 1 << 20
 
 def _positions(places, local, shape, splits, coordinates):
     """
-    Returns the positions in the whole tensor, given `places`, the positions in a part.
+    Converts `places`, positions in a part of a tensor, to positions in the whole
+    tensor.
     """
     found, stride = 0, 1
     for dim in reversed(range(len(local))):
@@ -28,8 +29,8 @@ def _positions(places, local, shape, splits, coordinates):
 
 def _takes_kernel(counter):
     """
-    Whether random numbers can be drawn by the Triton kernel: it exists, and `counter`
-    is on a GPU and has a value.
+    Whether the Triton kernel can draw the random numbers: the kernel exists, and
+    `counter` is on a GPU and has a value.
     """
     has_values = not isinstance(counter, FakeTensor)
     return has_values and counter.is_cuda and drawing_kernel.kept is not None
@@ -67,8 +68,9 @@ def dropout(
     x, counter, *coordinates, key, threshold, scale, shape=(), splits=(), mask=None
 ):
     """
-    Returns `x` with the kept elements multiplied by `scale` and the others set to 0. If
-    `mask` is given, it is overwritten by booleans that tell which elements are kept.
+    Returns `x` with the kept elements multiplied by `scale` and all other elements set
+    to 0. If `mask` is given, it is overwritten by booleans that are true for kept
+    elements.
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     flat, values = out.view(-1), x.reshape(-1)
@@ -84,8 +86,7 @@ def dropout(
 
 def dropout_and_mask(x, *arguments, **options):
     """
-    Returns the result of `dropout`, and a mask that is true for the elements that are
-    kept.
+    Returns the result of `dropout`, and a mask that is true for the kept elements.
     """
     mask = torch.empty(x.shape, dtype=torch.bool, device=x.device)
     return dropout(x, *arguments, mask=mask, **options), mask

@@ -1,10 +1,9 @@
 """
 Attention in training with dropout of the probabilities.
 
-PyTorch has no kernel that draws random numbers by position, so attention is computed
-step by step. To save memory, it is computed for one sample after another. On GPUs,
-where small kernels are slow, several samples are computed at once, up to `_AT_ONCE`
-scores.
+PyTorch has no kernel that draws random numbers by position, so attention is computed in
+several steps. To save memory, these run for one sample after another. On GPUs, where
+small kernels are slow, they run for several samples at once, up to `_AT_ONCE` scores.
 """
 
 import math
@@ -18,8 +17,8 @@ _AT_ONCE = 1 << 25
 
 class DrawnFactors:
     """
-    The factors of dropout for the probabilities, (batch, heads, queries, keys). The
-    arguments are those of `dropout.dropout`.
+    The factors by which dropout multiplies the probabilities, (batch, heads, queries,
+    keys). `dropout.dropout` explains the arguments.
     """
 
     def __init__(self, counter, *coordinates, key, threshold, scale, shape, splits):
@@ -28,9 +27,9 @@ class DrawnFactors:
 
     def factors(self, like, local, samples):
         """
-        Returns the factor of each probability in the range `samples`: `scale` if it is
-        kept, else 0. The type is that of `like`; `local` is the shape of this process's
-        part of the probabilities.
+        Returns the factor of each probability in the range `samples`: `scale` for a
+        kept probability, else 0, in the type of `like`. `local` is the shape of this
+        process's part of the probabilities.
         """
         size = math.prod(local[1:])
         first, last = samples.start * size, samples.stop * size
@@ -42,8 +41,8 @@ class DrawnFactors:
 
 def _samples(query, key, value, mask, numbers, options):
     """
-    Yields the attention of one group of samples after another, with the slice of the
-    samples and the dropout factors of their probabilities.
+    Yields, for one group of samples after another, the slice of the samples, their
+    attention, and the dropout factors of their probabilities.
     """
     count, step = query.shape[0], 1
     if query.is_cuda and count:
@@ -65,8 +64,9 @@ def _samples(query, key, value, mask, numbers, options):
 
 def dropped_attention(query, key, value, *, numbers, mask=None, **options):
     """
-    Returns the output and the logarithms of the sums of exponentials, as
-    `fused_attention.attention` does, with dropout of the probabilities.
+    Returns the output of attention with dropout of the probabilities, and the
+    logarithms of the sums of exponentials [batch, heads, queries]. Operands and options
+    are those of `fused_attention.attention`.
     """
     outs, sums = [], []
     for _, part, factors in _samples(query, key, value, mask, numbers, options):

@@ -2,8 +2,8 @@
 Mixtures of experts: moves tokens to the rows of their experts and back, and multiplies
 rows by the matrices of their experts.
 
-Rows are `[shards, groups, places]`. No function here makes the host wait for the device
-to count rows.
+Rows are `[shards, groups, places]`. No function of this module makes the host wait for
+the device to count rows.
 """
 
 import torch
@@ -16,7 +16,8 @@ def expert_places(ids, experts, capacity, shards, places):
     Returns the slot of every choice in `ids` [groups, tokens, choices], and the expert
     of every row, as an index within the row's shard. Slots of dropped choices and
     experts of empty rows are -1. Each group sends at most `capacity` tokens to an
-    expert and at most `places` rows to a shard; first choices come before second ones.
+    expert and at most `places` rows to a shard; the tokens' first choices come before
+    their second choices.
     """
     groups, tokens, choices = ids.shape
     per_group = tokens * choices
@@ -57,7 +58,7 @@ def _numbers(slots, places):
 def dispatch(x, slots, rows, weights):
     """
     Returns the tokens `x` [groups, tokens, width] as rows `[shards, groups, places,
-    width]`. If given, `weights` multiply them. Empty rows are zero.
+    width]`, multiplied by `weights` if given. Empty rows are zero.
     """
     groups, tokens, width = x.shape
     choices, places, count = slots.shape[2], rows.shape[2], rows.numel()
@@ -76,8 +77,9 @@ def dispatch(x, slots, rows, weights):
 
 def _chosen(x, slots):
     """
-    Returns the row of every choice, `[groups * tokens, choices, width]`, and booleans
-    that are true for choices without a row.
+    Returns, for every expert that a token chooses, the row of `x` for this choice:
+    `[groups * tokens, choices, width]`. Also returns booleans that are true for choices
+    without a row.
     """
     numbers = _numbers(slots, x.shape[2]).reshape(-1)
     rows = x.reshape(-1, x.shape[3]).index_select(0, numbers.clamp(min=0))
@@ -87,7 +89,7 @@ def _chosen(x, slots):
 def combine(x, slots, weights):
     """
     Returns, for each token, the sum of the rows of its choices, `[groups, tokens,
-    width]`. If given, `weights` multiply the rows.
+    width]`. `weights`, if given, multiply the rows.
     """
     rows, none = _chosen(x, slots)
     rows = rows.masked_fill_(none.reshape(*rows.shape[:2], 1), 0)
@@ -108,8 +110,8 @@ def combine_weights_grad(x, slots, dy):
 
 def grouped_product(x, rows, matrices, transposed):
     """
-    Returns each row of `x` times the matrix of its expert, or the transposed matrix if
-    `transposed`. Empty rows are zero.
+    Returns each row of `x` times the matrix of the row's expert, or times the
+    transposed matrix if `transposed`. Empty rows are zero.
     """
     order, ends = _order(rows, matrices.shape[0])
     if transposed:
@@ -124,8 +126,8 @@ def grouped_product(x, rows, matrices, transposed):
 
 def grouped_product_grad(x, rows, dy, experts, transposed):
     """
-    Returns, for each of `experts` matrices, the sum over its rows of the outer products
-    of `x` and `dy`; the products are transposed if `transposed`.
+    Returns, for each of `experts` matrices, the sum of the outer products of `x` and
+    `dy` over the matrix's rows; the products are transposed if `transposed`.
     """
     order, ends = _order(rows, experts)
     first, second = (dy, x) if transposed else (x, dy)
@@ -150,8 +152,8 @@ def _order(rows, experts):
 
 def _products(x, matrices, ends):
     """
-    Returns each row of `x` times its matrix. Rows are sorted by matrix, and `ends` has
-    the end of each matrix's rows.
+    Returns each row of `x` times the row's matrix. Rows are sorted by matrix, and
+    `ends` has the index at which each matrix's rows end.
     """
     if _has_kernel(x, matrices.shape[2]):
         return torch.nn.functional.grouped_mm(x, matrices, offs=ends)
@@ -161,7 +163,7 @@ def _products(x, matrices, ends):
 def _sums(x, dy, ends):
     """
     Returns, for each matrix, the sum of the outer products of its rows of `x` and `dy`.
-    Rows are sorted by matrix, and `ends` has the end of each matrix's rows.
+    Rows are sorted by matrix, and `ends` has the index at which each matrix's rows end.
     """
     if _has_kernel(x, dy.shape[1]):
         return torch.nn.functional.grouped_mm(x.t(), dy, offs=ends)

@@ -1,7 +1,7 @@
 """
-Attention in training. The forward keeps the logarithms of the sums of exponentials, and
-the backward recomputes the probabilities from them. Both call the kernels of PyTorch's
-own attention if one supports the tensors.
+Attention in training. The forward pass keeps the logarithms of the sums of
+exponentials, and the backward pass recomputes the probabilities from these. Both call
+the kernels of PyTorch's own attention if one supports the tensors.
 """
 
 import math
@@ -40,8 +40,8 @@ def placed_attention(
     query_positions, key_positions, query, key, value, mask=None, **options
 ):
     """
-    Returns the output and the logarithms of the sums of exponentials of attention in
-    which a query sees the keys whose position is not after its own. For a query that
+    Returns the output of attention in which a query sees the keys whose position is not
+    after the query's, and the logarithms of the sums of exponentials. For a query that
     sees no key, the output is 0 and the logarithm -infinity.
     """
     positions = query_positions, key_positions
@@ -76,8 +76,9 @@ def placed_attention_grad(
 
 def merge_attention(out, sums, other, other_sums):
     """
-    Returns the output and the logarithms of the sums for all keys, given those for some
-    keys and those for all other keys.
+    Merges attention over some keys (`out`, `sums`) with attention over all other keys
+    (`other`, `other_sums`). Returns the output and the logarithms of the sums of
+    exponentials over all keys.
     """
     total = torch.logaddexp(sums, other_sums)
     known = total.masked_fill(total == -torch.inf, 0)
@@ -95,9 +96,9 @@ def merge_attention(out, sums, other, other_sums):
 @torch.compiler.assume_constant_result
 def _kernel_of_shapes(query, key, dtype, device, has_mask, is_causal):
     """
-    Returns the answer of `_kernel_of` for tensors with these shapes, from tensors that
-    take almost no memory. `torch.compile` calls the function once and keeps the result,
-    because it cannot trace the call.
+    Returns the result of `_kernel_of` for tensors with the shapes of `query` and `key`:
+    the name of a CUDA kernel, or an empty text. `torch.compile` calls the function once
+    and keeps the result, because it cannot trace the call.
     """
     row = torch.empty(query[3], dtype=dtype, device=device)
     mask = row[0].expand(query[2], key[2]) if has_mask else None
@@ -108,7 +109,7 @@ def _kernel_of_shapes(query, key, dtype, device, has_mask, is_causal):
 
 def _kernel_of(query, key, value, mask, is_causal):
     """
-    Returns the name of the CUDA kernel that supports these tensors, "flash" or
+    Returns the name of the CUDA kernel that supports the tensors, "flash" or
     "efficient", or an empty text if there is none.
     """
     # PyTorch's own choice may be a third kernel (cuDNN's).
@@ -121,8 +122,7 @@ def _kernel_of(query, key, value, mask, is_causal):
 
 class Attention:
     """
-    An implementation of attention for given tensors, used in both the forward and the
-    backward.
+    Attention for given tensors, with methods for the forward and the backward pass.
     """
 
     def __init__(
@@ -182,8 +182,8 @@ class Attention:
 
     def by_head(self, x, heads):
         """
-        Returns `x` as [batch, heads, length, size], in the type in which attention is
-        computed.
+        Returns `x` as [batch, heads, length, size], converted to the type of the
+        computation.
         """
         if self.is_packed:
             x = x.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -302,7 +302,8 @@ class Attention:
     def _operands(self):
         """
         Returns query, key and value for a kernel. On GPUs, keys and values are repeated
-        for each query head, because only the CPU kernel supports fewer key heads.
+        for each query head; only the CPU kernel supports fewer key heads than query
+        heads.
         """
         if not self.query.is_cuda:
             return self.query, self.key, self.value
@@ -319,8 +320,8 @@ class Attention:
     def written_out(self, dy, out, sums, factors=None):
         """
         Returns the gradients of query, key and value without a fused kernel. The
-        gradients of keys and values are per query head. If given, `factors` have
-        multiplied the probabilities (dropout).
+        gradients of keys and values are per query head. `factors`, if given, are the
+        dropout factors by which the forward pass multiplied the probabilities.
         """
         key, value = self.repeated(self.key), self.repeated(self.value)
         capped, scores = self._scores()
@@ -377,8 +378,8 @@ class Attention:
 
     def _scores(self):
         """
-        Returns the scores after scaling and soft cap, and the scores after the mask as
-        well.
+        Returns two tensors of scores: after scaling and soft cap, and also after the
+        mask.
         """
         scores = self._product(self.query, self.repeated(self.key).transpose(2, 3))
         scores = scores * self.scale

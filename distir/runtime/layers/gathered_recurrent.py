@@ -2,10 +2,10 @@
 Recurrent layers of ONNX, and their gradients, whose hidden features are divided among
 the processes of a group.
 
-Each process has the gates of its features, [directions, gates x own features, ...]. In
-each step, it gathers the states of all features. Both directions run their steps
-together. Tensors stacked over steps have, for each direction, the order of this
-direction's steps.
+Each process has the gates of its own features, [directions, gates x own features, ...].
+In each step, it gathers the states of all features. Both directions run their steps
+together. In a tensor stacked over steps, the entries of each direction are in the order
+of this direction's steps.
 """
 
 import torch
@@ -30,7 +30,7 @@ class _Layer:
     def in_order(self, x):
         """
         Returns `x` [steps, directions, ...] with the steps in the order of each
-        direction, or back in time order.
+        direction. A second call restores the order in time.
         """
         parts = [
             part.flip(0) if flipped else part
@@ -40,7 +40,7 @@ class _Layer:
 
     def state(self, h):
         """
-        Returns a state in ONNX's form as [directions, batch, features], or the reverse.
+        Converts a state from ONNX's form to [directions, batch, features], or back.
         """
         return h.transpose(0, 1) if self.batch_first else h
 
@@ -51,7 +51,10 @@ class _Layer:
         return reduce_scatter(h, self.group, h.dim() - 1, "sum", self.run)
 
     def forward(self, step, states):
-        """Returns all steps, and the state that each step gathered."""
+        """
+        Runs all steps from the initial `states`. Returns the steps, and the state that
+        each step gathered.
+        """
         steps, gathered, turned = [], [], self.r.transpose(1, 2)
         for left in self.left:
             gathered.append(self.gather(states[0]))
@@ -166,8 +169,8 @@ def _rows(a):
 
 def _gradients(step, group, run, dy, x, w, r, b, starts, ends, **order):
     """
-    Returns the gradients of `x`, `w`, `r`, `b` and the initial states `starts`. `ends`
-    are the gradients of the last states. Recomputes the forward.
+    Recomputes the forward pass and returns the gradients of `x`, `w`, `r`, `b` and the
+    initial states `starts`. `ends` are the gradients of the last states.
     """
     layer = _Layer(group, run, x, w, r, b, **order)
     steps, gathered = layer.forward(step, [layer.state(s) for s in starts])

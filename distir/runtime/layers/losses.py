@@ -18,8 +18,7 @@ computed.
 
 def _chunks(logits, *others):
     """
-    Returns chunks of rows of `logits`, together with the corresponding elements of
-    `others`.
+    Yields chunks of rows of `logits`, with the corresponding elements of `others`.
     """
     rows = logits.reshape(-1, logits.shape[-1])
     count = max(1, CHUNK // max(1, rows.shape[1]))
@@ -103,7 +102,7 @@ def label_logit(logits, labels, dtype):
 def cross_entropy_sum(maximum, total, chosen, labels, classes, factor, ignore_index):
     """
     Returns the sum of the losses of all labels except `ignore_index`, times `factor`.
-    The sum is NaN if any of these labels is not a class.
+    Labels of other classes than 0 to `classes` - 1 make the sum NaN.
     """
     each = total.log() - (chosen - maximum)
     held, _ = _among(labels, classes)
@@ -133,7 +132,7 @@ def cross_entropy_part_grad(
 def _among(labels, count):
     """
     Returns booleans that are true for labels from 0 to `count` - 1, and the labels with
-    0 in place of all others.
+    0 in place of all labels outside of this range.
     """
     held = (labels >= 0) & (labels < count)
     return held, torch.where(held, labels, 0).to(torch.int64)[..., None]

@@ -1,4 +1,4 @@
-"""Normalisations of ONNX in variants that PyTorch's functions do not have."""
+"""Normalisations of ONNX that PyTorch's functions do not offer."""
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +38,8 @@ def batch_norm_training(x, scale, bias, mean, variance, epsilon, momentum):
 
 def local_response_norm(x, size, alpha, beta, bias):
     """
-    Returns `x` divided by a power of the mean square over `size` neighbouring channels.
+    Returns `x` divided by a power of the mean square over `size` neighbouring channels,
+    as `onnx.LRN` defines it.
     """
     before = (size - 1) // 2
     squares = x.square().movedim(1, -1)

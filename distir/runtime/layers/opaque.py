@@ -1,6 +1,6 @@
 """
-Calls of opaque modules: modules of the training script that were not traced, and that
-run as they are on this process's parts of tensors.
+Calls of opaque modules: modules of the training script that the import did not trace,
+and that run as they are on this process's parts of tensors.
 """
 
 import torch
@@ -21,7 +21,7 @@ module communicates, or None. It returns a tuple of tensors.
 def _function(name):
     """
     Returns the function that calls the module `name`. Raises ProgramError if the script
-    has none.
+    has no such module.
     """
     if name not in MODULES:
         raise ProgramError(
@@ -33,9 +33,9 @@ def _function(name):
 
 def _generator(key, drawn, device):
     """
-    A context manager in which random numbers are determined by `key`, a pair of
-    integers, and the integer tensors in `drawn`. It restores PyTorch's generators
-    afterwards. If `key` is None, it does nothing.
+    A context manager in which `key`, a pair of integers, and the integer tensors in
+    `drawn` determine all random numbers. It restores PyTorch's generators afterwards.
+    If `key` is None, it does nothing.
     """
     if key is None:
         return torch.random.fork_rng(enabled=False)
@@ -64,8 +64,8 @@ class _Seeded:
 
 def _handle(name, group):
     """
-    Returns PyTorch's process group for `group`, or None if there is no group or only
-    one process. Raises ProgramError if the ranks of the group are not in ascending
+    Returns PyTorch's process group for `group`, or None if there is no group or it has
+    only one process. Raises ProgramError if the ranks of the group are not in ascending
     order.
     """
     if group is None or group.size == 1:
@@ -105,13 +105,14 @@ def gradient(
     group=None,
 ):
     """
-    Returns the gradients of the inputs at the indices `wrt` of the module `name`, by
-    its own autograd. The module runs once more for that, with the same random numbers.
-    `gradients` are those of its results at the indices `given`. `copies` has, for each
-    of these results, the number of processes of `group` that hold all of it. The
-    result's gradient is divided by this number, because the gradients of inputs are
-    summed over the processes. Raises ProgramError if the module is not available or
-    cannot be differentiated.
+    Returns the gradients of the inputs at the indices `wrt` of the module `name`. The
+    module runs once more, with the same random numbers, and PyTorch differentiates it.
+
+    `gradients` holds the gradients of the module's results at the indices `given`.
+    `copies` has, for each of these results, the number of processes of `group` that
+    hold all of it. The result's gradient is divided by this number, because the
+    gradients of inputs are summed over the processes. Raises ProgramError if the module
+    is not available or cannot be differentiated.
     """
     function = _function(name)
     inputs, gradients = recordable(inputs), recordable(gradients)

@@ -28,10 +28,11 @@ def read(pool, table):
 
 def write(pool, new, table, first, in_place=False):
     """
-    Returns `pool` with the tokens `new` (batch, heads, tokens, width), of which the
-    first of each sequence is its token number `first`. With `in_place`, they are written
-    into `pool` itself. Tokens with a negative number or without a page are left out.
-    `pool` and `new` may lack the dimension of widths.
+    Returns `pool` with the tokens `new` (batch, heads, tokens, width) written to the
+    pages of their sequences. The first of each sequence's new tokens is its token
+    number `first`. With `in_place`, `pool` itself is overwritten. Tokens with a
+    negative number or without a page are left out. `pool` and `new` may lack the
+    dimension of widths.
     """
     if pool.dtype.is_floating_point and pool.dtype.itemsize == 1:
         # Not all kernels of PyTorch take floats of 8 bits, but their bytes.

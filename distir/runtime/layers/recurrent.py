@@ -98,8 +98,8 @@ def _kernel(kind, x, w, r, b, states, direction, batch_first):
 
 def _gradients(run, operands, gradients):
     """
-    Returns the gradients of `operands`, given `gradients`, those of the results of
-    `run`. Runs `run` again, and lets PyTorch differentiate it.
+    Returns the gradients of `operands`, given `gradients`, the gradients of the results
+    of `run`. It calls `run` again, and lets PyTorch differentiate it.
     """
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [tensor.detach().clone().requires_grad_() for tensor in operands]

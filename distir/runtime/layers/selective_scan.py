@@ -1,6 +1,7 @@
 """
-The recurrence of selective state spaces, computed step by step. x and dt are [batch,
-channels, steps], a is [channels, states], b and c are [batch, states, steps].
+The recurrence of selective state spaces, computed step by step. The operands x and dt
+are [batch, channels, steps], a is [channels, states], b and c are [batch, states,
+steps].
 """
 
 from math import isqrt
@@ -21,7 +22,7 @@ def _start(x, a):
 
 
 def _next(state, x, dt, a, b, t):
-    """Returns the state after step `t`, given the state before."""
+    """Returns the state after step `t`, given the state before this step."""
     decay = torch.exp(dt[:, :, t, None] * a)
     return decay * state + (dt * x)[:, :, t, None] * b[:, None, :, t]
 
@@ -37,8 +38,8 @@ def selective_scan(x, dt, a, b, c):
 
 def selective_scan_grad(dy, x, dt, a, b, c):
     """
-    Returns the gradients of all operands. Of the states, only those before every chunk
-    of about sqrt(steps) steps are kept; the others are recomputed, chunk by chunk.
+    Returns the gradients of all operands. To save memory, the states are kept only
+    before every chunk of about sqrt(steps) steps, and recomputed chunk by chunk.
     """
     kinds = [tensor.dtype for tensor in (x, dt, a, b, c)]
     dy, x, dt, a, b, c = _widened(dy, x, dt, a, b, c)

@@ -1,6 +1,6 @@
 """
-Normalisation layers in training. The forward returns the statistics of each row, and
-the backward takes them as operands.
+Normalisation layers in training. The forward functions return the statistics of each
+row, and the backward functions take them as operands.
 """
 
 import torch
@@ -10,8 +10,8 @@ aten = torch.ops.aten
 
 def _wide(x):
     """
-    Returns `x` in float32 if it is in half precision on a CPU, which would compute
-    statistics in half precision. Returns other tensors as they are.
+    Returns `x` in float32 if it is in half precision on a CPU, where statistics would
+    be computed in half precision. Returns any other tensor unchanged.
     """
     half = x.dtype in (torch.float16, torch.bfloat16)
     return x.to(torch.float32) if half and not x.is_cuda else x
@@ -19,8 +19,8 @@ def _wide(x):
 
 def layer_norm(x, scale, bias=None, *, epsilon):
     """
-    Returns the normalised tensor, the mean of each row and its inverse standard
-    deviation.
+    Returns the normalised tensor, and the mean and the inverse standard deviation of
+    each row.
     """
     given = (None if y is None else _wide(y) for y in (scale, bias))
     out, mean, inverse = torch.native_layer_norm(_wide(x), scale.shape, *given, epsilon)

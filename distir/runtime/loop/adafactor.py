@@ -1,4 +1,7 @@
-"""Steps of Adafactor; see `optimizers` for the arguments of `adafactor`."""
+"""
+Steps of Adafactor for several parameters. `optimizers` explains the arguments of
+`adafactor`.
+"""
 
 import torch
 
@@ -6,7 +9,9 @@ from .optimizers import overwritten, results, scalar
 
 
 def factor_sums(gradient, dtype):
-    """Returns the sums of squares over each row and over each column."""
+    """
+    Returns the sums of the squares of `gradient` over each row and over each column.
+    """
     squares = gradient.to(dtype).square()
     return squares.sum(-1, keepdim=True), squares.sum(-2, keepdim=True)
 

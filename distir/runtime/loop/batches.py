@@ -1,4 +1,4 @@
-"""Batches of a training. Each process reads its own part of each batch."""
+"""Batches of data for training. Each process reads its own part of each batch."""
 
 import importlib.util
 import inspect
@@ -22,8 +22,8 @@ def batch_axes(specs, meshes):
     Returns the mesh axes, with their sizes, that split the first dimension of all
     arguments in `specs` in the same way, outermost first.
 
-    These axes divide each batch into parts. The samples of a part are neighbours; with
-    micro-batches, a part has some neighbouring samples of each micro-batch.
+    These axes divide each batch into parts. The samples of a part are neighbours in the
+    batch; with micro-batches, they are neighbours in each micro-batch.
     """
     firsts = [spec.split[0] if spec.split else () for spec in specs]
     found = {}
@@ -53,8 +53,8 @@ def place_in_batch(axes, meshes, rank):
 
 def share(spec, axes):
     """
-    Returns the shape of one part of a batch for an argument, and the argument with the
-    rest of its layout, which splits this part further.
+    Returns the shape of one part of a batch for an argument, and a copy of the argument
+    whose layout splits this part further, by the axes that are not in `axes`.
     """
     shape, others = list(spec.shape), []
     for dim, split in enumerate(spec.split):
@@ -68,7 +68,7 @@ def share(spec, axes):
 class BatchPart:
     """
     One process's part of batches. `specs` are the arguments of the whole program that
-    make up a batch, and `takes` the names of those that the process takes.
+    make up a batch, and `takes` the names of the arguments that the process takes.
     """
 
     specs: tuple
@@ -197,8 +197,8 @@ class Arrays:
     """
     Batches from arrays by name. An array is one of these: a single batch for all steps;
     batches along an additional first dimension; or samples along the first dimension,
-    more than a batch needs. After the last batch, the first one follows. Memory-mapped
-    arrays stay on the disk, except for this process's parts.
+    more than a batch needs. The first batch follows the last one. Memory-mapped arrays
+    stay on the disk, except for this process's parts.
     """
 
     is_endless = True
@@ -253,9 +253,9 @@ class Samples:
     Batches from a torch Dataset.
 
     Every epoch contains every sample once, except for the last samples if they do not
-    fill a batch. The order follows from the seed and the epoch. Each sample has the
-    same place in the same batch for all distributions of a program. A process reads
-    only its own samples.
+    fill a batch. The seed and the epoch determine the order. Each sample has the same
+    place in the same batch for all distributions of a program. A process reads only its
+    own samples.
     """
 
     is_endless = True
@@ -308,8 +308,9 @@ class Samples:
 
 class Stream:
     """
-    Batches from an iterable, which yields whole batches or this process's parts.
-    Batches of the steps before the first are skipped. The stream may end.
+    Batches from an iterable, which yields whole batches or this process's parts. A
+    training that begins at a later step skips the batches of the steps before. The
+    stream may end.
     """
 
     is_endless = False
@@ -367,8 +368,8 @@ class _failures:
 
 def _paragraph(kind, text):
     """
-    Returns an error and its message in one line. For an error of a worker process,
-    whose message is a traceback, only the last error of the traceback is kept.
+    Returns the kind and the text of an error in one line. If the text is the traceback
+    of a worker process, only the last error of the traceback is kept.
     """
     if text.startswith("Caught ") and "Traceback (most recent call last)" in text:
         lines = text.rstrip().splitlines()
@@ -394,10 +395,10 @@ def _guarded(iterable, source):
 
 def read(part, texts, arrays=(), seed=0, workers=0):
     """
-    Returns the batches that `texts` name. A text is `FILE.py:FUNCTION`, whose function
-    returns a torch Dataset or an iterable of batches, or `NAME=FILE.npy`, a
-    memory-mapped array. `arrays` are tables of further arrays by name. Raises
-    ProgramError if data is missing or cannot be read.
+    Returns the batches from the sources in `texts`. A source is `FILE.py:FUNCTION`,
+    whose function returns a torch Dataset or an iterable of batches, or
+    `NAME=FILE.npy`, a memory-mapped array. `arrays` are tables of further arrays by
+    name. Raises ProgramError if data is missing or cannot be read.
     """
     known = [spec.name for spec in part.specs]
     mapped = {}
@@ -424,7 +425,10 @@ def read(part, texts, arrays=(), seed=0, workers=0):
 
 
 def _tell_of_idle_workers(source):
-    """Reports that worker processes are not used for a source of data."""
+    """
+    Reports that a source of data does not use the worker processes that the user asked
+    for.
+    """
     runtime.report(
         f"note: --data-workers has no effect on {source}, which each rank reads by itself: "
         f"workers load the samples of a torch Dataset; leave it out, or give a Dataset"

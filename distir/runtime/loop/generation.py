@@ -1,7 +1,7 @@
 """
-Generates tokens. Prefill fills the cache with prompts, and decode runs once for each
-new token. Both use the same parameters and the same cache, which decode updates in
-place.
+Generates tokens. The program `prefill` fills the cache with prompts, and the program
+`decode` runs once for each new token. Both use the same parameters and the same cache,
+which decode updates in place.
 """
 
 from dataclasses import dataclass
@@ -101,11 +101,13 @@ def generate(
 ):
     """
     Returns the prompts, each followed by up to `max_new_tokens` new tokens, on every
-    process. An encoder-decoder begins with its start token instead of the prompt. Each
-    new token is the one with the largest logit. A sequence ends with the
-    first token in `stop`. More prompts than the program's batch are generated batch
-    after batch. `sources` are tables of parameters by name. Raises ProgramError if
-    prompts do not fit or a parameter is missing.
+    process.
+
+    An encoder-decoder begins with its start token instead of the prompt. Each new token
+    is the one with the largest logit. A sequence ends with the first token in `stop`.
+    If there are more prompts than samples in the program's batch, they run batch after
+    batch. `sources` are tables of parameters by name. Raises ProgramError if prompts do
+    not fit or a parameter is missing.
     """
     check(prompts, max_new_tokens, programs)
     with runtime.processes(programs.decode, backend, timeout_s, init_method) as process:
@@ -117,10 +119,10 @@ def generate(
 class Generator:
     """
     Generates tokens on one process, with its parts of the parameters and of the cache,
-    and the programs of both entries. `process` is the rank, the device, and the rank's
-    program of decode on it. `sources` are tables of parameters by name. `held` has the
-    parts of arguments that the process has already, by name, and `prefill_body` the
-    rank's program of prefill if that was made before.
+    and the programs of both entries. `process` is a tuple of the rank, the device, and
+    the rank's program of decode. `sources` are tables of parameters by name. `held` has
+    parts of arguments that the process has already, by name. `prefill_body` is the
+    rank's program of prefill, if it exists already.
     """
 
     def __init__(self, programs, process, sources, *, held=None, prefill_body=None):
@@ -235,8 +237,8 @@ class Generator:
 
     def _largest(self, entry, own):
         """
-        Returns the tokens [batch] with the largest logits, on all processes. `own` has
-        this process's part of the logits, by the index of the result.
+        Returns the tokens [batch] with the largest logits, on all processes. `own` maps
+        the index of a result to this process's part of the logits.
         """
         specs = {i: s for i, s in enumerate(entry.program.RESULTS) if not s.updates}
         whole = runtime.collect(specs, own, entry.program.MESHES, self.rank)
@@ -251,7 +253,8 @@ class Generator:
 
 class _Entry:
     """
-    An entry on one process: its program, and the arguments and results of this rank.
+    An entry of a package on one process: its program, and the arguments and results of
+    this rank.
     """
 
     def __init__(self, program, rank, body):
@@ -263,8 +266,9 @@ class _Entry:
 
 class Pages:
     """
-    The pages of the cache that sequences hold. `table` is that of the program: for each
-    sequence its pages in order, and -1 behind them. `spec` is the program's input.
+    The pages of the cache that sequences hold. `table` is the table of the program: for
+    each sequence its pages in order, then -1. `spec` is the program's input for the
+    table.
     """
 
     def __init__(self, spec):
@@ -280,12 +284,12 @@ class Pages:
 
     @property
     def table(self):
-        """The table as lists, one for each sequence."""
+        """The table as lists of pages, one list for each sequence."""
         columns = self._spec.shape[1]
         return [held + [-1] * (columns - len(held)) for held in self._held]
 
     def hold(self, row, tokens):
-        """Gives the sequence `row` free pages until it has places for `tokens` tokens."""
+        """Gives the sequence `row` free pages until it has room for `tokens` tokens."""
         free, held = self._free[self.pool_of(self._spec, row)], self._held[row]
         while len(held) * self.size < tokens:
             held.append(free.pop())
@@ -298,7 +302,7 @@ class Pages:
 
 def _input(program, feeds):
     """
-    Returns the input of a program to which generation passes the values `feeds`, or
-    None if there is none.
+    Returns the input of a program that takes values of the kind `feeds`, such as
+    `tokens`, or None if there is no such input.
     """
     return next((spec for spec in program.ARGUMENTS if spec.feeds == feeds), None)

@@ -25,8 +25,8 @@ _LANES = 8
 def normal(key, positions):
     """
     Returns a float64 number for each position, from a distribution that is almost
-    standard normal. Each is the scaled sum of eight uniform 16-bit integers, at most
-    4.9 standard deviations from 0.
+    standard normal. Each number is the scaled sum of eight uniform 16-bit integers, at
+    most 4.9 standard deviations from 0.
     """
     total = torch.zeros_like(positions)
     for draw in range(2):

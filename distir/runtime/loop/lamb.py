@@ -1,4 +1,4 @@
-"""Steps of LAMB for several parameters; see `optimizers` for the arguments."""
+"""Steps of LAMB for several parameters. `optimizers` explains the arguments."""
 
 import torch
 

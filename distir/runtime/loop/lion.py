@@ -1,4 +1,4 @@
-"""Steps of Lion for several parameters; see `optimizers` for the arguments."""
+"""Steps of Lion for several parameters. `optimizers` explains the arguments."""
 
 from .optimizers import alike, overwritten, results
 

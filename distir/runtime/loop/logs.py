@@ -34,8 +34,8 @@ class Log:
 
     def step(self, step, steps, numbers, **others):
         """
-        Reports the results of a step that are numbers, by name. `others` go to files
-        only.
+        Reports the results of a step that are numbers, by name. `others` are written to
+        files only, not to the line of text.
         """
         text = ", ".join(f"{name} {value:.9g}" for name, value in numbers.items())
         runtime.report(f"step {step} of {steps}: {text}")

@@ -1,4 +1,7 @@
-"""Steps of Muon; see `optimizers` for the arguments of those of several parameters."""
+"""
+Steps of Muon. `optimizers` explains the arguments of the functions for several
+parameters.
+"""
 
 import torch
 

@@ -1,14 +1,14 @@
 """
-Optimizer steps of ONNX. Each takes the learning rate, the number of finished steps and,
-for each parameter, its value, gradient and states. It returns all new values, then all
-new states of each kind.
+Optimizer steps of ONNX. Each function takes the learning rate, the number of finished
+steps and, for each parameter, its value, gradient and states. It returns all new
+values, then all new states of each kind.
 """
 
 
 def _by_kind(rows):
     """
-    Returns all new values, then all first states, and so on, from one row per
-    parameter.
+    Reorders results: from one row per parameter to all new values, then all first
+    states, and so on.
     """
     return tuple(value for kind in zip(*rows, strict=True) for value in kind)
 

@@ -1,9 +1,9 @@
 """
 Updates of several parameters at once by PyTorch's own kernels.
 
-Arguments and results are lists. `in_place` says whether the given tensors may be
-overwritten and are then the results: one boolean for all lists, or one for the
-parameters and one for each kind of state.
+Arguments and results are lists. `in_place` says which lists the function may overwrite
+and return: one boolean for all lists, or one for the parameters and one for each kind
+of state.
 """
 
 from functools import partial
@@ -21,7 +21,8 @@ def overwritten(lists, in_place):
     """
     Returns the tensors that the kernel overwrites: the tensors in `lists` if `in_place`
     allows it and they are contiguous, else copies. Also returns, for each list, the
-    tensors that must get the results, or None if they may not be overwritten.
+    tensors to which the results must be written, or None if the list may not be
+    overwritten.
     """
     if isinstance(in_place, bool):
         in_place = (in_place,) * len(lists)
@@ -40,7 +41,7 @@ def _copy(x):
 
 
 def alike(gradients, parameters):
-    """Returns the gradients in the element types of the parameters."""
+    """Returns the gradients, converted to the element types of the parameters."""
     return [
         g.to(p.dtype).contiguous() for g, p in zip(gradients, parameters, strict=True)
     ]
@@ -48,7 +49,7 @@ def alike(gradients, parameters):
 
 def scalar(number, tensor):
     """
-    Returns the scalar tensor `number` in the type in which a formula computes for
+    Returns `number` as a scalar tensor, in the type in which a formula computes for
     `tensor`: 32 bits for 16-bit floats, else the tensor's own type.
     """
     return number.to(torch.promote_types(tensor.dtype, torch.float32))
@@ -56,8 +57,9 @@ def scalar(number, tensor):
 
 def _together(parameters, gradients):
     """
-    Yields slices of the parameters that one kernel call updates. Without casts of
-    gradients there is one slice; casts limit the size of a slice.
+    Yields slices of the parameters that one kernel call updates. If all gradients have
+    their parameter's type there is one slice; otherwise slices are limited in size,
+    because gradients are converted.
     """
     first = size = 0
     for i, (g, p) in enumerate(zip(gradients, parameters, strict=True)):
@@ -71,8 +73,8 @@ def _together(parameters, gradients):
 
 def results(made, targets):
     """
-    Returns the new tensors of all lists as one list. If a tensor in `targets` must get
-    a result, the result is written to it.
+    Returns the new tensors of all lists as one list. Writes a result to its tensor in
+    `targets`, if there is one.
     """
     found = []
     for each, target in zip(made, targets, strict=True):

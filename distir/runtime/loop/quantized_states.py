@@ -33,7 +33,10 @@ def quantize(state, block, is_signed):
 
 
 def dequantize(codes, scales, block, is_signed, dtype):
-    """Returns the state that the codes and scales stand for."""
+    """
+    Returns a state from its codes: the number of each code times the scale of its
+    block.
+    """
     numbers = _numbers(is_signed, codes.device)
     blocks = numbers[codes.int().unflatten(-1, (-1, block))]
     return (blocks * scales.unsqueeze(-1)).flatten(-2).to(dtype)

@@ -1,5 +1,5 @@
 """
-Learning rates that change from step to step, in the same way as with PyTorch's
+Learning rates that change from step to step, with the same values as PyTorch's
 schedulers.
 """
 
@@ -22,8 +22,8 @@ class StepSettings:
       amounts; it has its full value in the last of these steps (`LinearLR` with
       `start_factor` 1/N and `total_iters` N - 1).
     - `decay`: after the warm-up, the rate falls to `least` as a `cosine`
-      (`CosineAnnealingLR`) or `linear` (`LinearLR`), and would reach it in the step
-      after `last`; with `none` it stays.
+      (`CosineAnnealingLR`) or `linear` (`LinearLR`), and would reach `least` in the
+      step after `last`; with `none` the rate stays.
     - `given`: the values of all steps by setting, which replace the schedule and the
       program's own values.
     """

@@ -1,4 +1,6 @@
-"""Trains: runs a program step by step, with results as arguments of the next step."""
+"""
+Trains: runs a program step by step. Results of a step are arguments of the next step.
+"""
 
 import importlib
 from dataclasses import dataclass, field, replace
@@ -55,7 +57,7 @@ def train(program, backend, sources, options, timeout_s=600.0, init_method="env:
 
     If `options` name no data, inputs and labels come from `sources`. They have the
     program's shape, or an additional first dimension: then step s takes row s - 1, and
-    after the last row the first one follows.
+    the first row follows the last one.
     """
     _check_settings(program, options.settings)
     with runtime.processes(program, backend, timeout_s, init_method) as process:
@@ -173,7 +175,7 @@ class _Training:
         return batch if there.item() else None
 
     def arguments_of(self, batch, step):
-        """Returns the arguments of a step, in the order of the program."""
+        """Returns the arguments of a step, in the order of the program's arguments."""
         return [
             self.options.settings.at(step, spec)
             if spec.default is not None
@@ -185,7 +187,7 @@ class _Training:
 
     def _step(self, step, batch):
         """
-        Runs a step and replaces the arguments that its results update. Returns the
+        Runs a step and replaces the arguments that its results update. Returns all
         other results by name, on rank 0.
         """
         results = runtime.results_of(self.body, self.arguments_of(batch, step))
@@ -279,8 +281,8 @@ class _Training:
 
     def _tell_of_new_parameters(self, checkpoint):
         """
-        Reports parameters that are drawn at random, because the weights lack them,
-        although the weights have other parameters. A checkpoint has all of them.
+        Reports parameters that are drawn at random because the given weights contain
+        only other parameters. A checkpoint has all parameters.
         """
         parameters = [s for s in self.program.ARGUMENTS if s.role == "parameter"]
         new = [
@@ -339,10 +341,7 @@ class _Training:
         return initial.parameter(narrow, mesh, self.rank, seed).to(spec.dtype)
 
     def _kept(self):
-        """
-        Returns the arguments of this process that checkpoints contain, each with this
-        process's part.
-        """
+        """Returns this process's parts of the arguments that checkpoints contain."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # copies of states to the host may be under way
         return [
@@ -353,8 +352,8 @@ class _Training:
 
     def _final_weights(self):
         """
-        Returns the whole parameters on rank 0, and other weights that the steps update,
-        such as running statistics.
+        Returns the whole parameters on rank 0, and the other weights that the steps
+        update, such as running statistics.
         """
         runtime.report("gathering parameters")
         specs = {
@@ -409,5 +408,7 @@ class _Evaluation:
 
 
 def numbers(values):
-    """Returns those of `values` that have one element, by name, as Python numbers."""
+    """
+    Returns the entries of `values` that have one element, by name, as Python numbers.
+    """
     return {name: v.item() for name, v in values.items() if v.numel() == 1}

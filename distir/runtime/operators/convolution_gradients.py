@@ -7,7 +7,9 @@ import torch.nn.functional as F
 
 
 def _flat(margins):
-    """Returns padding in the order of `F.pad`: the last dimension first."""
+    """
+    Returns the padding `margins` in the order of `F.pad`: the last dimension first.
+    """
     return [n for pair in reversed(margins) for n in pair]
 
 
@@ -58,8 +60,8 @@ def conv_grad_weight(x, dy, shape, strides, dilations, margins, groups):
 
 def _backward(x, weight, dy, strides, pads, dilations, groups, wanted):
     """
-    Returns the gradients of input, weight and bias for which `wanted` is true, and None
-    for the others.
+    Returns the gradients of input, weight and bias if their entry of `wanted` is true,
+    and None instead of each other gradient.
     """
     return torch.ops.aten.convolution_backward(
         *(dy, x, weight, None, strides, pads, dilations),
@@ -69,8 +71,8 @@ def _backward(x, weight, dy, strides, pads, dilations, groups, wanted):
 
 def _reach(shape, kernel, windows, strides, dilations, margins):
     """
-    Returns the padding, enlarged at the end by the elements that windows cover beyond
-    it (ceil mode).
+    Returns the padding, enlarged at the end if windows cover elements beyond the
+    padding (ceil mode).
     """
     return [
         (before, max(after, (n - 1) * s + (k - 1) * d + 1 - before - size))
@@ -109,7 +111,7 @@ def max_pool_grad(dy, x, kernel, strides, dilations, margins):
 def average_pool_grad(dy, shape, counts, kernel, strides, dilations, margins):
     """
     Returns the gradient of average pooling. `counts` gives, for each dimension and
-    window, the number of elements that count.
+    window, the number of counted elements.
     """
     windows = dy.shape[2:]
     margins = _reach(shape, kernel, windows, strides, dilations, margins)

@@ -1,6 +1,6 @@
 """
-Matrix products in 8-bit floats. Devices with tensor cores for 8-bit floats use them;
-others multiply the same numbers in float32.
+Matrix products in 8-bit floats. Devices without tensor cores for 8-bit floats multiply
+the same numbers in float32.
 """
 
 import torch
@@ -11,8 +11,8 @@ _LEAST = 1e-12
 def float8_scale(x, largest, dim):
     """
     Returns the scales by which `x` fills the range of a format with largest value
-    `largest`. With `dim`, there is one scale for each row along this dimension; if it
-    is None, one for all of `x`.
+    `largest`: one scale for each row along dimension `dim`, or one for all of `x` if
+    `dim` is None.
     """
     x = x.abs()
     magnitude = x.amax() if dim is None else x.amax(dim, keepdim=True)
@@ -54,7 +54,7 @@ def float8_product(a, b, scale_a, scale_b, dtype):
 
 def float8_linear(a, b, a_dtype, b_dtype, is_whole):
     """
-    Returns the product of `a` and `b`, both rounded to 8-bit types first. There is one
+    Returns the product of `a` and `b`, after rounding both to 8-bit types. There is one
     scale for each tensor if `is_whole`, else one for each row of `a` and column of `b`.
     """
     factors, scales = [], []

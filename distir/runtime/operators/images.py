@@ -98,7 +98,7 @@ def _resize_axis(
 def resize(x, roi, scales, sizes, policy, axes, **options):
     """
     Returns `x` interpolated along each axis in turn, to `sizes` if given, else by
-    `scales`. The options are those of `_resize_axis`.
+    `scales`. The options are passed to `_resize_axis`.
     """
     axes = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
     if sizes is not None:
@@ -125,8 +125,8 @@ def resize(x, roi, scales, sizes, policy, axes, **options):
 def resize_grad(dy, shape, scales, **options):
     """
     Returns the gradient of `resize` for an input of shape `shape`, with one scale for
-    each axis. Resizing unit vectors gives the weight of each input element in each
-    output element.
+    each axis. It gets the weight of each input element in each output element by
+    resizing unit vectors.
     """
     out = dy.to(torch.float64)
     for axis, (size, scale) in enumerate(zip(shape, scales, strict=True)):
@@ -143,8 +143,8 @@ def resize_grad(dy, shape, scales, **options):
 
 def _corners(boxes, centers):
     """
-    Returns the smallest and the largest corner of each box. With `centers`, boxes are
-    given by centre and size, else by two corners.
+    Returns the smallest and the largest corner of each box. With `centers`, the boxes
+    are given as centre and size, else as two corners.
     """
     if centers:
         middle, half = boxes[:, :2], boxes[:, 2:] / 2
@@ -210,8 +210,8 @@ def _bilinear(image, y, x, edge):
 
 def roi_align(x, boxes, batches, size, samples, scale, mode, half_pixel):
     """
-    Returns each box of the images pooled to `size`. Samples between elements are
-    interpolated.
+    Pools each box of the images to `size`, and returns the results. Samples between
+    elements are interpolated.
     """
     shift = 0.5 if half_pixel else 0.0
     out = []
@@ -245,7 +245,8 @@ def deform_conv(
     x, weight, offset, bias, mask, strides, before, dilations, groups, offset_groups
 ):
     """
-    Returns a convolution whose samples are moved by `offset` and weighted by `mask`.
+    Returns a deformable convolution: `offset` moves its samples, and `mask` weights
+    them.
     """
     batch, channels = x.shape[:2]
     outputs, _, *kernel = weight.shape

@@ -123,10 +123,10 @@ def reverse_sequence(x, lengths, batch_axis, time_axis):
 
 def unique(x, axis=None, ordered=True):
     """
-    Returns four tensors: the unique slices along `axis`, the first position of each,
-    the index of the unique slice for each original slice, and the number of occurrences
-    of each. Unique slices are sorted if `ordered`, else in the order of their first
-    positions. If `axis` is None, elements are compared.
+    Returns four tensors: the unique slices along `axis`, the first position of each
+    unique slice, the index of the unique slice for each original slice, and the number
+    of occurrences of each unique slice. Unique slices are sorted if `ordered`, else in
+    the order of their first positions. If `axis` is None, elements are compared.
     """
     if axis is None:
         found, inverse, counts = torch.unique(
@@ -165,8 +165,8 @@ def gather_grad(dy, indices, shape, axis):
 
 def add_look_ups(base, dy, indices, in_place=False):
     """
-    Returns `base` with each slice of `dy` added to the row that its index names, in a
-    fixed order. With `in_place`, `base` is overwritten.
+    Returns `base` with each slice of `dy` added to the row given by its index in
+    `indices`, in a fixed order. With `in_place`, `base` is overwritten.
     """
     out = base if in_place else base.clone()
     if out.is_cuda:
@@ -177,9 +177,9 @@ def add_look_ups(base, dy, indices, in_place=False):
 
 def scatter_sum(updates, indices, shape, axis, batch_dims):
     """
-    Returns zeros of shape `shape` with `updates` added at `indices`. These are
-    positions along `axis`, or, if `axis` is None, tuples of positions after
-    `batch_dims` batch dimensions.
+    Returns zeros of shape `shape` with `updates` added at `indices`: positions along
+    `axis`, or, if `axis` is None, tuples of positions after `batch_dims` batch
+    dimensions.
     """
     zeros = updates.new_zeros(shape)
     if axis is not None:

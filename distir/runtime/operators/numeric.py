@@ -28,16 +28,16 @@ def to_unsigned(x, dtype):
 
 def to_narrow(x, least, largest, dtype):
     """
-    Returns `x` as integers from `least` to `largest`, a range of less than a byte, with
-    one per element of `dtype`. Values out of range wrap around.
+    Returns `x` as integers of less than a byte, from `least` to `largest`, each in an
+    element of type `dtype`. Values out of range wrap around.
     """
     return ((x.to(torch.int64) - least) % (largest - least + 1) + least).to(dtype)
 
 
 def to_float4(x):
     """
-    Returns the nearest values of 4-bit floats (E2M1), as float32. Ties go to the even
-    value.
+    Rounds `x` to the nearest 4-bit floats (E2M1), and returns these as float32. Ties go
+    to the even value.
     """
     x = x.to(torch.float32)
     size = x.abs()
@@ -49,7 +49,7 @@ def bit_shift(x, amount, left):
     """
     Returns the integers `x`, shifted by `amount` bits to the left if `left`, else to
     the right. If the amount is negative or at least the number of bits, the result is
-    0; for negative integers that are shifted to the right, it is -1.
+    0, or -1 for a right shift of a negative integer.
     """
     bits = x.dtype.itemsize * 8
     unsigned = x.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
@@ -124,8 +124,8 @@ def _to_exponent(x, saturate, round_mode):
 
 def cumulative(function, x, axis, exclusive, reverse):
     """
-    Returns the cumulative sum or product along `axis`: from the end if `reverse`,
-    without the element itself if `exclusive`.
+    Returns the cumulative sum or product along `axis`. With `reverse`, it starts at the
+    end; with `exclusive`, each result leaves out the element at its own position.
     """
     if reverse:
         x = x.flip(axis)

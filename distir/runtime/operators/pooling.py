@@ -115,8 +115,8 @@ def lp_pool(x, kernel, strides, dilations, before, after, ceil=False, p=2):
 
 def max_unpool(x, indices, kernel, strides, pads, shape=None):
     """
-    Returns a tensor with each value at the position where `max_pool` found it, and 0
-    elsewhere.
+    Returns a tensor with each value of `x` at its position in `indices`, from which
+    `max_pool` took it, and 0 elsewhere.
     """
     n = len(kernel)
     inferred = [
@@ -137,8 +137,7 @@ def max_unpool(x, indices, kernel, strides, pads, shape=None):
 
 def col2im(x, image, block, dilations, pads, strides):
     """
-    Returns images in which each column of `x` has been added to the block that it came
-    from.
+    Returns images to which each column of `x` is added at the position of its block.
     """
     n = len(image)
     size = torch.Size(block).numel()

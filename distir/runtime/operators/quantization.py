@@ -14,7 +14,7 @@ def integer_matmul(a, b):
 def _per_row(zero, rank):
     """
     Returns the zero points, or scales, of a matrix's rows as a column. A single value
-    is returned as it is.
+    is returned unchanged.
     """
     return zero if zero.dim() == 0 or zero.numel() == 1 else zero.reshape(-1, 1)
 

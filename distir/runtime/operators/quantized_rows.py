@@ -1,4 +1,4 @@
-"""Conversions to and from rows of 8 bits."""
+"""Conversions to and from rows of 8-bit numbers."""
 
 import torch
 
@@ -6,8 +6,8 @@ import torch
 def quantize_rows(x, dtype):
     """
     Returns `x` in the 8-bit type `dtype`, and the scale of each row of its last
-    dimension: the largest magnitude becomes the largest number of `dtype`. The scale
-    of a row of zeros is 1.
+    dimension. The largest magnitude of a row becomes the largest number of `dtype`. The
+    scale of a row of zeros is 1.
     """
     is_float = dtype.is_floating_point
     largest = torch.finfo(dtype).max if is_float else torch.iinfo(dtype).max
@@ -20,6 +20,6 @@ def quantize_rows(x, dtype):
 
 
 def dequantize_rows(quantized, scale):
-    """Returns the numbers that `quantized` stands for, in the type of `scale`."""
+    """Returns the rows `quantized` times their scales, in the type of `scale`."""
     wide = quantized.to(torch.float32) * scale.to(torch.float32).unsqueeze(-1)
     return wide.to(scale.dtype)

@@ -14,8 +14,8 @@ def quantized_linear(x, weight, scale):
 
 def group_quantized_linear(x, weight, scale, zero):
     """
-    Returns `x` times the transposed weights, of which `weight` packs two of 4 bits into
-    each byte. Groups of them have a row in `scale` and `zero`.
+    Returns `x` times the transposed weights. `weight` packs two weights of 4 bits into
+    each byte. Each group of weights has a scale and a zero point.
     """
     return F.linear(x, dequantize_groups(weight, scale, zero).to(x.dtype))
 

@@ -9,8 +9,8 @@ _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 def _ordered(x):
     """
-    Returns unsigned integers as signed integers of the same order, and other types as
-    they are.
+    Returns unsigned integers as signed integers of the same order, and tensors of other
+    types unchanged.
     """
     if x.dtype == torch.uint64:
         return x.view(torch.int64) ^ torch.iinfo(torch.int64).min
@@ -19,8 +19,9 @@ def _ordered(x):
 
 def reduce(kind, x, axes, keep, noop=False):
     """
-    Returns the ONNX reduction `kind` over `axes`. Without axes, all are reduced, or
-    none if `noop`. Empty sets are allowed if the reduction has a neutral element.
+    Returns the ONNX reduction `kind` over `axes`. Without axes, it reduces all
+    dimensions, or none if `noop`. Empty sets are allowed if the reduction has a neutral
+    element.
     """
     dtype = x.dtype
     if kind in ("ReduceMax", "ReduceMin"):
@@ -101,8 +102,8 @@ def _extreme(x, axes, keep, largest, dtype):
 
 def arg_extreme(function, x, axis, keep, last):
     """
-    Returns the position of the extreme along `axis`: of equal values the last if
-    `last`, else the first. `function` is argmax or argmin.
+    Returns the position of the extreme along `axis`. Among equal values, it is the last
+    position if `last`, else the first. `function` is argmax or argmin.
     """
     x = _ordered(x)
     if not last:

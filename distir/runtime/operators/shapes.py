@@ -119,7 +119,7 @@ def center_crop_pad(x, shape, axes=None):
 
 def depth_to_space(x, size):
     """
-    Returns `x` with blocks moved from channels to space. In a channel's index, the
+    Returns `x` with blocks of channels moved to space. In a channel's index, the
     position in the block varies slowest.
     """
     n, c, h, w = x.shape
@@ -153,9 +153,9 @@ def sequence_erase(sequence, place):
 
 def split_to_sequence(x, sizes, axis, keep):
     """
-    Returns the parts of `x` with sizes `sizes` along `axis`. If `sizes` is one number,
-    all parts have this size, and the last may be smaller. Unless `keep`, the axis is
-    removed from the parts.
+    Returns the parts of `x` with sizes `sizes` along `axis`, as a list. If `sizes` is
+    one number, all parts have this size, except that the last may be smaller. Unless
+    `keep`, the axis is removed from the parts.
     """
     parts = list(x.split(sizes, axis))
     return parts if keep else [part.squeeze(axis) for part in parts]

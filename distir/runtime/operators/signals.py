@@ -1,5 +1,5 @@
 """
-Fourier transforms of tensors whose last dimension has the real and imaginary part.
+Fourier transforms of tensors whose last dimension holds the real and imaginary parts.
 """
 
 import torch
@@ -9,8 +9,8 @@ from ..devices import here
 
 def _complex(x):
     """
-    Returns a complex tensor from real and imaginary part, or a real one if there is no
-    imaginary part. The precision is at least single.
+    Returns a complex tensor from real and imaginary part, or a real tensor if there is
+    no imaginary part. The precision is at least single.
     """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if x.shape[-1] == 1:

@@ -1,4 +1,4 @@
-"""The boxes of a whole tensor that make up a process's part of it."""
+"""The boxes of a whole tensor that make up a process's part of the tensor."""
 
 from itertools import product
 from math import prod
@@ -65,8 +65,8 @@ def _flat_boxes(spec, mesh, rank):
 
 def _cut(begin, end, shape):
     """
-    Yields the boxes of shape `shape` that the row-major positions from `begin` to `end`
-    consist of, as starts and sizes.
+    Yields the boxes that cover the row-major positions from `begin` to `end` of a
+    tensor of shape `shape`, as starts and sizes.
     """
     if begin >= end:
         return
@@ -107,7 +107,8 @@ def runs(places):
 
 def box_of(part, own, sizes):
     """
-    Returns the elements of a box in `part`, given its start `own` there and its sizes.
+    Returns the elements of a box in `part`, given the box's start `own` in the part and
+    its sizes.
     """
     if isinstance(own, Strided):
         return part.as_strided(sizes, own.strides, part.storage_offset() + own.offset)

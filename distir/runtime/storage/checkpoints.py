@@ -57,8 +57,9 @@ class OtherFormatError(CheckpointError):
 
 def steps_in(folder):
     """
-    Returns the steps with a checkpoint in `folder`, in ascending order; none if there
-    is no such folder. Raises CheckpointError if the folder cannot be read.
+    Returns the steps with a checkpoint in `folder`, in ascending order. If there is no
+    such folder, returns an empty list. Raises CheckpointError if the folder cannot be
+    read.
     """
     try:
         names = [entry.name for entry in Path(folder).iterdir() if entry.is_dir()]
@@ -123,7 +124,7 @@ class _SavePlanner(dcp.DefaultSavePlanner):
 
 
 class PartsPlanner(dcp.DefaultLoadPlanner):
-    """Lets DCP read into the tensors `parts`, by their keys."""
+    """Makes DCP read a checkpoint into the tensors `parts`, by their keys."""
 
     def __init__(self, parts):
         super().__init__(flatten_state_dict=False)
@@ -141,9 +142,9 @@ class Saver:
     """
     Writes checkpoints of a training in the background, one at a time.
 
-    Every process must have one and call its methods in the same order. Until it is
-    closed, no other training can write to the folder. Raises CheckpointError if another
-    training writes to the folder already.
+    Every process must create a Saver and call its methods in the same order. Until it
+    is closed, no other training can write to the folder. Raises CheckpointError if
+    another training writes to the folder already.
     """
 
     def __init__(self, folder, program, rank):
@@ -156,8 +157,8 @@ class Saver:
 
     def _lock(self):
         """
-        Makes process 0 lock the folder. Raises CheckpointError on all processes if it
-        cannot.
+        Makes process 0 lock the folder. If this fails, raises CheckpointError on all
+        processes.
         """
         fault = None
         if self.rank == 0:
@@ -185,9 +186,9 @@ class Saver:
     def save(self, step, held):
         """
         Starts to write the checkpoint of step `step`. `held` are arguments with this
-        process's parts, which are copied first. When the checkpoint is complete, older
-        ones except for the previous one are removed. Raises CheckpointError if the
-        previous checkpoint could not be written.
+        process's parts, which are copied first. When the checkpoint is complete,
+        removes all older checkpoints except the previous one. Raises CheckpointError if
+        the previous checkpoint could not be written.
         """
         self.finish()
         parts = {"model": {}, "state": {}}
@@ -203,8 +204,8 @@ class Saver:
 
     def finish(self):
         """
-        Waits until the last checkpoint is complete. Raises CheckpointError if it could
-        not be written.
+        Waits until the last checkpoint is complete. Raises CheckpointError if the
+        checkpoint could not be written.
         """
         if self.thread is not None:
             self.thread.join()
@@ -244,7 +245,7 @@ class Saver:
 def _emptied(folder, partial):
     """
     Removes the remains of unfinished checkpoints in `folder` and makes an empty folder
-    `partial`. Returns None, or the error as text if it cannot.
+    `partial`. Returns None, or the text of the error if this fails.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -258,8 +259,8 @@ def _emptied(folder, partial):
 
 def reason(error):
     """
-    Returns the reason of an error as text: the first cause, if DCP reports errors of
-    several processes.
+    Returns the reason of an error as text. If DCP reports errors of several processes,
+    this is the first cause.
     """
     if isinstance(error, CheckpointException):
         rank, (first, _) = next(iter(error.failures.items()))
@@ -355,9 +356,9 @@ def _to_disk(path):
 
 def verified(path, share=0, shares=1):
     """
-    Returns the manifest of a checkpoint, after a check that its files have not changed
-    since they were written. Each of `shares` processes checks its share of the files.
-    Raises CheckpointError if a file is missing or differs.
+    Returns the manifest of a checkpoint, after checking that its files are unchanged.
+    Each of `shares` processes checks its share of the files. Raises CheckpointError if
+    a file is missing or differs.
     """
     path = Path(path)
     try:
@@ -443,13 +444,14 @@ def _check_listed(path, body):
 class Checkpoint:
     """
     A checkpoint to continue from. `step` is its step, and `parts` returns its tensors
-    under any layout. Every process must make one.
+    under any layout. Every process must create this object.
     """
 
     def __init__(self, folder, resume, rank):
         """
-        Verifies the checkpoint of step `resume` in `folder`, or the latest one if
-        `resume` is "latest". Raises CheckpointError if there is none or it is corrupt.
+        Verifies the checkpoint of step `resume` in `folder`, or the latest checkpoint
+        if `resume` is "latest". Raises CheckpointError if there is none or it is
+        corrupt.
         """
         known = steps_in(folder)
         if not known:
@@ -537,8 +539,8 @@ class Checkpoint:
 
 def _advice(folder, earlier):
     """
-    Returns advice for a user whose checkpoint cannot be used: the latest intact one of
-    the steps `earlier`, if there is one.
+    Returns advice for a user whose checkpoint cannot be used: the latest intact
+    checkpoint among the steps `earlier`, if there is one.
     """
     for step in reversed(earlier):
         try:

@@ -26,9 +26,9 @@ class LockedError(Exception):
 
 class FolderLock:
     """
-    A lock on a folder, which is created if needed. The lock lasts until `release`.
-    Raises LockedError if another process has it, or OSError if the folder cannot be
-    written to.
+    A lock on a folder. It creates the folder if necessary, and lasts until `release`.
+    Raises LockedError if another process has the lock, or OSError if the folder cannot
+    be written to.
     """
 
     def __init__(self, folder):
@@ -84,8 +84,8 @@ class FolderLock:
 
     def release(self):
         """
-        Releases the lock and removes its file. Also removes the folder if the lock
-        created it and it is empty.
+        Releases the lock and removes its file. If the lock created the folder, and the
+        folder is empty, it removes the folder too.
         """
         handle, self._handle = self._handle, None
         if handle is None:
@@ -113,8 +113,8 @@ def _is_at(handle, path):
 
 def _holder(handle):
     """
-    Returns the host and the process id in a lock file, or two empty texts if it names
-    none.
+    Returns the host and the process id in a lock file, or two empty texts if the file
+    names no process.
     """
     try:
         said = json.loads(os.pread(handle, 4096, 0))

@@ -3,9 +3,9 @@ Reads the metadata of a checkpoint of torch.distributed.checkpoint (DCP) safely.
 
 The file `.metadata` is a pickle, and loading a pickle may call any function. This
 module loads it with stand-ins for the classes that DCP writes, and refuses a pickle
-that names any other class. The contents are checked before DCP's objects are made from
-them. A malicious file can thus describe a wrong checkpoint, but it cannot run code or
-make other files be read.
+that names any other class. It checks the contents before it makes DCP's objects. A
+malicious file can thus describe a wrong checkpoint, but it cannot run code, or make
+DistIR read other files.
 """
 
 import io
@@ -112,8 +112,8 @@ class Reader(dcp.FileSystemReader):
 def read_metadata(path, files=None):
     """
     Returns the metadata of the checkpoint in folder `path`. Raises CheckpointError
-    unless all tensors are complete and stored in files of the folder, and these are in
-    `files` if it is given.
+    unless all tensors are complete and stored in files of the folder. If `files` is
+    given, these must be in `files`.
     """
     path = Path(path)
     try:
@@ -134,8 +134,8 @@ def read_metadata(path, files=None):
 def regular_file(folder, name):
     """
     Returns the path of file `name` in `folder`. Raises ValueError if the name leads out
-    of the folder, also by a link, or if the file is not a regular one, such as a device
-    or pipe. Raises OSError if there is no such file.
+    of the folder, also by a link, or if the file is not a regular file, but, for
+    example, a device or pipe. Raises OSError if there is no such file.
     """
     text = name if isinstance(name, str) else ""
     if not text or "\0" in text or "\\" in text:
@@ -157,8 +157,8 @@ def regular_file(folder, name):
 
 class _Unpickler(pickle.Unpickler):
     """
-    Loads a pickle with stand-ins for the classes that it may name. Raises ValueError
-    for any other class.
+    Loads a pickle with stand-ins for the known classes. Raises ValueError for any other
+    class.
     """
 
     def __init__(self, data):
@@ -188,7 +188,8 @@ class _Unpickler(pickle.Unpickler):
 
 class _Said:
     """
-    A stand-in for an object in a pickle: the arguments of its class, and its state.
+    A stand-in for an object in a pickle. It holds the arguments of the object's class,
+    and the object's state.
     """
 
     kind, arguments, state = "", (), None
@@ -273,7 +274,8 @@ def _stored(name, said):
 
 def _check_complete(name, about, places):
     """
-    Raises ValueError unless the parts of a tensor cover all of it, and each is stored.
+    Raises ValueError unless the parts of a tensor cover all of it, and each part is
+    stored.
     """
     if isinstance(about, BytesStorageMetadata):
         return
@@ -294,8 +296,8 @@ def _check_complete(name, about, places):
 
 def _check_files(path, places, files):
     """
-    Raises ValueError unless all stored tensors lie inside of files of the folder, and
-    these are in `files` if it is given.
+    Raises ValueError unless all stored tensors are inside of files of the folder. If
+    `files` is given, these must be in `files`.
     """
     lengths = {}
     for place in places.values():

@@ -21,10 +21,10 @@ _MODEL = "model"
 def load(path):
     """
     Returns the tensors of a checkpoint by their names in the module: the tensors under
-    `model`, or all if there are none. `path` is a checkpoint, or a folder of a
+    `model`, or all tensors if there are none. `path` is a checkpoint, or a folder of a
     training's checkpoints, whose latest one is used. A checkpoint that DistIR wrote is
-    verified; each process verifies a share of its files. Raises ProgramError if it
-    cannot be used.
+    verified; each process verifies a share of its files. Raises ProgramError if the
+    checkpoint cannot be used.
     """
     path, files = found(path), None
     if (path / checkpoints.MANIFEST).exists():
@@ -60,8 +60,8 @@ def names_of(metadata):
 
 def found(path):
     """
-    Returns the path of a checkpoint: `path` if it is one, else the latest checkpoint in
-    this folder. Raises ProgramError if there is none.
+    Returns the path of a checkpoint: `path` itself if it is a checkpoint, else the
+    latest checkpoint in this folder. Raises ProgramError if there is none.
     """
     path = Path(path)
     if not (path / METADATA).exists() and (steps := checkpoints.steps_in(path)):

@@ -1,6 +1,6 @@
 """
-Applies the ops that find groups of ops by a pattern, and those that change such groups
-or replace them by users' kernels.
+Applies the ops that find groups of ops by a pattern, and the ops that change such
+groups or replace them by users' kernels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from distir.sharding.decompose import decompose_by_name
 def find(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.find`: finds the groups of ops that compute the pattern. Raises
-    DistIRError if there is none, unless it is optional.
+    DistIRError if there is no such group, unless `op` is optional.
     """
     assert isinstance(op, FindOp)
     scopes = run.modules_of(op.modules)
@@ -124,7 +124,7 @@ def replace(op: Operation, run: ScheduleRun) -> None:
 def decompose_ops(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.decompose`: replaces ops by their decompositions. Raises
-    DistIRError if no op has one.
+    DistIRError if none of the ops has a decomposition.
     """
     assert isinstance(op, DecomposeOp)
     if run.is_groups(op.target):
@@ -159,9 +159,9 @@ def decompose_ops(op: Operation, run: ScheduleRun) -> None:
 
 def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
     """
-    Requests that the backward recomputes the groups of `op`. In a called function, the
-    ops of a group are marked one by one. In the entry function, a group becomes a call,
-    and the call is marked. Raises DistIRError if `policy` is not "full".
+    Requests that the backward pass recomputes the groups of `op`. In a called function,
+    the ops of a group are marked one by one. In the entry function, a group becomes a
+    call, and the call is marked. Raises DistIRError if `policy` is not "full".
     """
     if policy != "full":
         raise DistIRError(

@@ -50,7 +50,7 @@ def match(op: Operation, run: ScheduleRun) -> None:
 def first(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.first`: selects the first of some modules. Raises DistIRError if
-    there are fewer than asked for.
+    there are fewer modules than requested.
     """
     assert isinstance(op, FirstOp)
     modules = run.modules_of(op.modules)
@@ -68,7 +68,7 @@ def first(op: Operation, run: ScheduleRun) -> None:
 def parameters(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.parameters`: finds the parameters of modules whose name matches a
-    pattern. Raises DistIRError if a module has none.
+    pattern. Raises DistIRError if a module has no such parameter.
     """
     assert isinstance(op, ParametersOp)
     found: dict[int, None] = {}

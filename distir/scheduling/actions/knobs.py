@@ -1,5 +1,6 @@
 """
-Applies the ops that define knobs, and those that exclude combinations of their values.
+Applies the ops that define knobs (tunable values of a schedule), and the ops that
+exclude combinations of their values.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from distir.scheduling.run import ScheduleRun, origin, schedule_action
 @schedule_action("schedule.knob")
 def knob(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.knob`: sets the knob to the value that the user chose. A knob with
-    a single possible value needs no choice. Raises DistIRError if the value is missing
-    or not possible.
+    Applies `schedule.knob`: sets the knob (a tunable value) to the user's choice. A
+    knob with a single possible value needs no choice. Raises DistIRError if the value
+    is missing or not possible.
     """
     assert isinstance(op, KnobOp)
     name = op.knob.data
@@ -59,7 +60,7 @@ def knob(op: Operation, run: ScheduleRun) -> None:
 @schedule_action("schedule.require")
 def require(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.require`. Raises DistIRError if the schedule excludes the chosen
+    Applies `schedule.require`: raises DistIRError if the schedule excludes the chosen
     combination of knob values.
     """
     assert isinstance(op, RequireOp)

@@ -116,8 +116,8 @@ def split_linear(op: Operation, run: ScheduleRun) -> None:
 
 def _products(scope: str, run: ScheduleRun) -> Iterator[tuple[ScopedOp, int, Rule]]:
     """
-    Yields the contractions of a module with a parameter. Each comes with the operand
-    index of the parameter and the sharding rule.
+    Yields the contractions of module `scope` with a parameter. Each comes with the
+    operand index of the parameter and the sharding rule.
     """
     for scoped in run.modules.within(scope):
         for position, use in scoped.uses.items():
@@ -142,9 +142,8 @@ def _split(op: Operation, run: ScheduleRun, index: int, dim: int, shard: Shard) 
 @schedule_action("schedule.stage")
 def stage(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.stage`: marks the op with which a pipeline stage begins. Raises
-    DistIRError if the stage is the first stage, was requested before or is out of
-    order.
+    Applies `schedule.stage`: marks the first op of a pipeline stage. Raises DistIRError
+    if the stage is the first stage, was requested before or is out of order.
     """
     assert isinstance(op, StageOp)
     for scope in run.modules_of(op.modules):
@@ -173,7 +172,7 @@ def stage(op: Operation, run: ScheduleRun) -> None:
 @schedule_action("schedule.recompute")
 def recompute(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.recompute`: requests that the backward recomputes modules or
+    Applies `schedule.recompute`: requests that the backward pass recomputes modules or
     groups of ops. Raises DistIRError if a module is no call of a function or another
     policy was requested before.
     """
@@ -247,7 +246,7 @@ def _behind(op: Operation) -> Iterator[Operation]:
 def _entered(op: Operation, scope: str, run: ScheduleRun) -> Operation:
     """
     Returns the op of the entry function with which module `scope` begins. Raises
-    DistIRError if the module is only a part of a function.
+    DistIRError if the module begins inside of a function that the entry function calls.
     """
     inside = run.modules.within(scope) if scope else run.modules.ops
     ops = list(dict.fromkeys(scoped.entered for scoped in inside))
@@ -294,8 +293,7 @@ def place(op: Operation, run: ScheduleRun) -> None:
 def _outputs(inside: list[ScopedOp]) -> list[tuple[OpResult, ScopedOp]]:
     """
     Returns the values that a module computes and other ops use, in the order of the
-    program. If a module runs several times, the values of every run are returned.
-    `inside` are the ops of the module.
+    program, for every run of the module. `inside` are the ops of the module.
     """
     ops = {(s.path, s.op) for s in inside if not isinstance(s.op, ReturnOp)}
     found: list[tuple[OpResult, ScopedOp]] = []
@@ -360,8 +358,8 @@ def _requester(constrain: ConstrainOp, axis: str) -> str:
 @schedule_action("schedule.opaque")
 def opaque(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.opaque`, which the import has carried out: raises DistIRError if a
-    module was traced nevertheless.
+    Applies `schedule.opaque`, which the import must have carried out. Raises
+    DistIRError if the import traced such a module.
     """
     assert isinstance(op, OpaqueModulesOp)
     for scope in run.modules_of(op.modules):

@@ -28,8 +28,8 @@ from distir.sharding.rule import rule_for
 @schedule_action("schedule.merge")
 def merge(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.merge`: merges linear layers into one. Raises DistIRError if they
-    cannot be merged.
+    Applies `schedule.merge`: merges linear layers into one. Raises DistIRError if this
+    is not possible.
     """
     assert isinstance(op, MergeOp)
     names = [layer.data for layer in op.layers]
@@ -134,7 +134,7 @@ def _products(op: MergeOp, run: ScheduleRun, scope: str) -> list[ScopedOp]:
     """
     Returns the one matrix product of module `scope` with a parameter, once per call of
     the module. Raises DistIRError if the module does not exist or does not have exactly
-    one.
+    one such product.
     """
     found = [
         scoped
@@ -171,8 +171,9 @@ def _linear(op: MergeOp, scoped: ScopedOp) -> LinearLayer:
 
 def _check_parameters(op: MergeOp, run: ScheduleRun, merged: set[Operation]) -> None:
     """
-    Checks the parameters of layers that are to be merged. Raises DistIRError if ops
-    outside of `merged` use one of them, or if the user requested a layout for one.
+    Checks the parameters of layers before their merging. Raises DistIRError if ops
+    outside of `merged` use one of these parameters, or if the user requested a layout
+    for one.
     """
     modules = run.modules
     used = {

@@ -3,8 +3,8 @@ Kernels that come with DistIR, for `replace`:
 `layer.find(patterns.bias_gelu).replace(kernels.bias_gelu)`.
 
 Their functions are in the other files of this folder. These files need only PyTorch,
-and are copied into packages as users' files are. Importing this module loads none of
-them.
+and packages contain copies of them, as of users' files. Importing this module loads
+none of these files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layer norms of sums. The backward recomputes the sum and its statistics."""
+"""Layer norms of sums. The backward pass recomputes the sum and its statistics."""
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +24,8 @@ def backward(
     epsilon: float = 1e-5,
 ) -> list[torch.Tensor]:
     """
-    Returns the gradients of the operands of `add_norm`. `gradient` is that of its
-    result.
+    Returns the gradients of the operands of `add_norm`. `gradient` is the gradient of
+    the result of `add_norm`.
     """
     dx, dw, db = _backward(x + residual, weight, shift, gradient, epsilon)
     return [dx, dx, dw, db]
@@ -53,8 +53,8 @@ def bias_backward(
     epsilon: float = 1e-5,
 ) -> list[torch.Tensor]:
     """
-    Returns the gradients of the operands of `bias_add_norm`. `gradient` is that of its
-    result.
+    Returns the gradients of the operands of `bias_add_norm`. `gradient` is the gradient
+    of the result of `bias_add_norm`.
     """
     dx, dw, db = _backward(x + bias + residual, weight, shift, gradient, epsilon)
     return [dx, dx.sum_to_size(bias.shape), dx, dw, db]

@@ -1,4 +1,4 @@
-"""The GELU of a sum with a bias. The backward recomputes the sum."""
+"""The GELU of a sum with a bias. The backward pass recomputes the sum."""
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,8 @@ def backward(
     approximate: str = "none",
 ) -> list[torch.Tensor]:
     """
-    Returns the gradients of `x` and `bias`. Each is summed over the dimensions over
-    which its operand was broadcast. `gradient` is that of the result.
+    Returns the gradients of `x` and `bias`, given `gradient`, the gradient of the
+    result. Each is summed over the dimensions in which its operand was broadcast.
     """
     dx = torch.ops.aten.gelu_backward(gradient, x + bias, approximate=approximate)
     return [dx.sum_to_size(x.shape), dx.sum_to_size(bias.shape)]

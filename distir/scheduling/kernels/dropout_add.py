@@ -2,9 +2,9 @@
 The ops after a matrix product in a transformer layer, as one function: bias, dropout,
 residual and layer norm.
 
-`noise` is 0 for the elements that dropout sets to zero and 1 / (1 - ratio) for the
-others. The program draws it, so that every distribution drops the same elements.
-Without dropout it is None.
+`noise` is 0 for the elements that dropout sets to zero and 1 / (1 - ratio) for all
+others. The program draws the noise, so that every distribution drops the same elements.
+Without dropout, `noise` is None.
 """
 
 import torch
@@ -36,8 +36,8 @@ def bias_dropout_add_norm(
 ) -> torch.Tensor:
     """
     Returns the layer norm, over the last dimension, of `residual + dropout(x + bias)`.
-    `weight` and `shift` are those of the norm. `noise` is the scaled dropout mask; None
-    means no dropout.
+    `weight` and `shift` are the scale and shift of the norm. `noise` is the scaled
+    dropout mask; None means no dropout.
     """
     total = bias_dropout_add(x, bias, residual, noise)
     return F.layer_norm(total, weight.shape, weight, shift, epsilon)

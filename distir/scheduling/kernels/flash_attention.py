@@ -31,8 +31,8 @@ def masked_attention(
 ) -> torch.Tensor:
     """
     Returns the attention of `q` to `k` and `v` with a mask. The mask holds numbers that
-    are added to the scores, or booleans that are True for the keys that are used. If
-    `head_size` is not 0, heads of that size are packed into the last dimension.
+    are added to the scores, or booleans that are True for the keys that a query sees.
+    If `head_size` is not 0, heads of that size are packed into the last dimension.
     """
     return _attention(q, k, v, mask, 0, head_size)
 

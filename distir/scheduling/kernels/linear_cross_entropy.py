@@ -1,6 +1,6 @@
 """
-Cross-entropies of a linear layer. They are computed for some rows at a time, so that
-neither the forward nor the backward holds all logits.
+Cross-entropies of a linear layer, computed for some rows at a time, so that neither the
+forward nor the backward pass holds all logits.
 """
 
 from collections.abc import Iterator
@@ -52,8 +52,8 @@ def backward(
     ignore_index: int = -100,
 ) -> list[torch.Tensor | None]:
     """
-    Returns the gradients of `x` and `weight`, and None for `labels`. `gradient` is that
-    of the loss. The logits are recomputed.
+    Returns the gradients of `x` and `weight`, and None for `labels`. `gradient` is the
+    gradient of the loss. The logits are recomputed.
     """
     found = _slopes(x, weight, None, labels, gradient, reduction, ignore_index)
     return [*found[:2], None]
@@ -70,7 +70,7 @@ def biased_backward(
 ) -> list[torch.Tensor | None]:
     """
     Returns the gradients of `x`, `weight` and `bias`, and None for `labels`. `gradient`
-    is that of the loss. The logits are recomputed.
+    is the gradient of the loss. The logits are recomputed.
     """
     found = _slopes(x, weight, bias, labels, gradient, reduction, ignore_index)
     return [*found, None]
@@ -109,10 +109,7 @@ def _slopes(
     reduction: str,
     ignore_index: int,
 ) -> list[torch.Tensor]:
-    """
-    Returns the gradients of `x`, `weight` and the bias. The last one is returned even
-    if `bias` is None.
-    """
+    """Returns the gradients of `x`, `weight` and the bias, even if `bias` is None."""
     shape, x = x.shape, x.flatten(0, -2)
     counts = labels != ignore_index
     each = gradient / counts.sum() if reduction == "mean" else gradient

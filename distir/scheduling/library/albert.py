@@ -1,8 +1,8 @@
 """
 A schedule for ALBERT, split as Megatron splits BERT. In the block that all layers
-share, the first weights of attention and MLP are split by columns and the second ones
-by rows; the vocabulary is split too. The knob `policy` is the checkpoint policy of the
-layers.
+share, the first weights of attention and MLP are split by columns and the second
+weights by rows; the vocabulary is split too. The knob `policy` is the checkpoint policy
+of the layers.
 """
 
 from distir.scheduling import Columns, Rows, Schedule

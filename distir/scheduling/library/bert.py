@@ -1,8 +1,8 @@
 """
-A schedule for BERT, split as Megatron splits it. Queries, keys and values are computed
-by one product. In each block, the first weights of attention and MLP are split by
-columns and the second ones by rows; the vocabulary is split too. The bias and the GELU
-run as one kernel. The knob `ratio` is the fraction of layers that the backward
+A schedule for BERT, split as Megatron splits it. One product computes queries, keys and
+values. In each block, the first weights of attention and MLP are split by columns and
+the second weights by rows; the vocabulary is split too. The bias and the GELU run as
+one kernel. The knob `ratio` is the fraction of layers that the backward pass
 recomputes.
 """
 

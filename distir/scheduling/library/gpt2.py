@@ -1,7 +1,7 @@
 """
 A schedule for GPT-2, split as Megatron splits it. In each block, the first weights of
-attention and MLP are split by columns and the second ones by rows; the vocabulary is
-split too. The knob `ratio` is the fraction of layers that the backward recomputes.
+attention and MLP are split by columns and the second weights by rows; the vocabulary is
+split too. The knob `ratio` is the fraction of layers that the backward pass recomputes.
 
 The fused projection of queries, keys and values needs no request. It is split by heads
 because the projection after the attention is split by rows.

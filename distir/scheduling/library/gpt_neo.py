@@ -1,7 +1,8 @@
 """
 A schedule for GPT-Neo, split as Megatron splits GPT-2. In each block, the first weights
-of attention and MLP are split by columns and the second ones by rows; the vocabulary is
-split too. The knob `ratio` is the fraction of layers that the backward recomputes.
+of attention and MLP are split by columns and the second weights by rows; the vocabulary
+is split too. The knob `ratio` is the fraction of layers that the backward pass
+recomputes.
 """
 
 from distir.scheduling import Columns, Rows, Schedule

@@ -1,9 +1,9 @@
 """
-A schedule for RoBERTa, split as Megatron splits BERT. Queries, keys and values are
-computed by one product. In each block, the first weights of attention and MLP are split
-by columns and the second ones by rows; the vocabulary is split too. The bias and the
+A schedule for RoBERTa, split as Megatron splits BERT. One product computes queries,
+keys and values. In each block, the first weights of attention and MLP are split by
+columns and the second weights by rows; the vocabulary is split too. The bias and the
 GELU run as one kernel. The knob `ratio` is the fraction of layers that the backward
-recomputes.
+pass recomputes.
 """
 
 import torch

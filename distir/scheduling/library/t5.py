@@ -1,8 +1,8 @@
 """
 A schedule for T5, split as Megatron splits it. In each attention and MLP of the encoder
-and the decoder, the first weights are split by columns and the second one by rows; the
-vocabulary is split too. The knob `ratio` is the fraction of blocks of encoder and
-decoder that the backward recomputes.
+and the decoder, the first weights are split by columns and the second weight by rows;
+the vocabulary is split too. The knob `ratio` is the fraction of blocks of encoder and
+decoder that the backward pass recomputes.
 """
 
 from distir.scheduling import Columns, Rows, Schedule

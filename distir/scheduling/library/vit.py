@@ -1,7 +1,7 @@
 """
 A schedule for ViT, split as Megatron splits a transformer. In each block, the first
-weights of attention and MLP are split by columns and the second ones by rows. The knob
-`ratio` is the fraction of layers that the backward recomputes.
+weights of attention and MLP are split by columns and the second weights by rows. The
+knob `ratio` is the fraction of layers that the backward pass recomputes.
 """
 
 from distir.scheduling import Columns, Rows, Schedule

@@ -1,7 +1,8 @@
 """
-A schedule for WideResNet, with the names of torchvision. In each bottleneck block, the
-channels between the first and the second convolution are split, as in a transformer's
-MLP. The knob `ratio` is the fraction of blocks that the backward recomputes.
+A schedule for WideResNet, with the module names of torchvision. In each bottleneck
+block, the channels between the first and the second convolution are split, as in a
+transformer's MLP. The knob `ratio` is the fraction of blocks that the backward pass
+recomputes.
 """
 
 from distir.scheduling import Schedule

@@ -45,10 +45,10 @@ class Autocast:
 
     def cast(self, ops: Sequence[Operation]) -> None:
         """
-        Makes ops compute in 16 bits. `ops` are in the order of the program. The ops
-        that change are those that autocast runs in 16 bits, such as matrix products,
-        and ops that only pass on the results of these. Norms, softmax, sums and losses
-        stay in f32.
+        Makes ops compute in 16 bits. `ops` are in the order of the program. The changed
+        ops are those that autocast runs in 16 bits, such as matrix products, and ops
+        that only pass on the results of such ops. Norms, softmax, sums and losses stay
+        in f32.
         """
         for op in ops:
             if isinstance(op, OnnxOp) and (
@@ -70,8 +70,8 @@ class Autocast:
 
     def _is_cheap(self, value: SSAValue) -> bool:
         """
-        Whether a value may be cast to 16 bits to suit the other operands of an op. It
-        may if it is a single number or a parameter (a bias).
+        Whether a value may be cast to 16 bits to suit the other operands of an op: a
+        single number, or a parameter (a bias).
         """
         constant = direct_constant(value)
         if constant is not None:

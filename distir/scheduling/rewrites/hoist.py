@@ -1,6 +1,5 @@
 """
-Replaces parameters that are concatenated inside a function by one argument of the entry
-function.
+Replaces parameters that a function concatenates by one argument of the entry function.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ def hoist(
 ) -> None:
     """
     Moves concatenations of arguments out of their functions, up to the entry function,
-    where one new argument replaces each.
+    where one new argument replaces each concatenation.
 
     - `joined`: the `onnx.Concat` ops;
-    - `name`: the part of the new argument's name in the place where the names of the
-      concatenated arguments differ;
+    - `name`: replaces, in the name of a new argument, the part in which the names of
+      the concatenated arguments differ;
     - `groups`: the number of groups into which the new argument interleaves the parts
       (`Repacked`).
 
@@ -88,8 +87,9 @@ def _add_argument(
 ) -> SSAValue:
     """
     Adds an argument at the end of `function`, to replace the concatenation `op`, and
-    returns it. In the entry function, `groups` is the number of groups that interleave
-    the parts, which the argument's attributes describe; in other functions it is None.
+    returns the argument. In the entry function, `groups` is the number of groups that
+    interleave the parts, which the argument's attributes describe; in other functions
+    it is None.
     """
     attributes, names = argument_attributes(function), argument_names(function)
     indices = [v.index for v in op.operands if isinstance(v, BlockArgument)]
@@ -110,8 +110,8 @@ def _add_argument(
 
 def _common_name(parts: Sequence[str], name: str) -> str:
     """
-    Returns the common name of `parts`, with `name` in the place where they differ, such
-    as `h.0.qkv.weight`.
+    Returns the common name of `parts`, with `name` in place of the part in which they
+    differ, such as `h.0.qkv.weight`.
     """
     split = [part.split(".") for part in parts]
     start = _same_parts(split)

@@ -49,9 +49,9 @@ def result_of(group: OpGroup) -> SSAValue:
 
 def check_groups(groups: Sequence[OpGroup], where: str) -> None:
     """
-    Checks groups before they are replaced. Raises DistIRError if two groups have ops in
-    common, or if ops outside a group use a value other than its result. `where` is the
-    first part of the error message.
+    Checks groups before their replacement. Raises DistIRError if two groups have ops in
+    common, or if ops outside a group use another value of the group than its result.
+    `where` is the first part of the error message.
     """
     taken: dict[tuple[object, ...], OpGroup] = {}
     for group in groups:
@@ -90,9 +90,9 @@ def with_noise_outside(group: OpGroup) -> OpGroup:
     elements, else 1 / (1 - ratio).
 
     The ops that draw the noise are placed before the group. The noise becomes an
-    additional input of the group, after the inputs of its pattern. The same elements
-    are dropped as before. In evaluation mode the noise is all ones. The backward draws
-    the noise again instead of keeping it.
+    additional input of the group, after the inputs of its pattern. The dropped elements
+    stay the same. In evaluation mode the noise is all ones. The backward pass draws the
+    noise again instead of keeping it.
     """
     ops = list[Operation]()
     inputs = list(group.inputs)
@@ -130,7 +130,7 @@ def _separated(op: OnnxOp) -> tuple[SSAValue, Operation]:
 
 
 def _attributes(op: OnnxOp) -> dict[str, Any]:
-    """Returns the attributes that are set on a Dropout."""
+    """Returns the attributes of a Dropout that are set, by name."""
     found = {name: op.attribute(name) for name in op.SCHEMA.attributes}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -213,9 +213,9 @@ class KernelMaker:
 
 def _reference(ops: Sequence[Operation], inputs: Sequence[SSAValue]) -> Block:
     """
-    Returns the ops of a group as a block. Its arguments are `inputs`, the values that
-    the pattern names; the last op computes its result. Raises DistIRError if an op
-    draws random numbers or reads another value that is no constant.
+    Returns the ops of a group as a block. Its arguments are `inputs`, the arguments of
+    the pattern; the last op computes its result. Raises DistIRError if an op draws
+    random numbers, or reads another value than constants and `inputs`.
     """
     block = Block(arg_types=[value.type for value in inputs])
     values: dict[SSAValue, SSAValue] = {}
@@ -249,8 +249,8 @@ def _reference(ops: Sequence[Operation], inputs: Sequence[SSAValue]) -> Block:
 
 def _constant(value: SSAValue, block: Block, op: Operation) -> SSAValue:
     """
-    Adds a copy of the constant `value` to the reference `block` and returns it. Raises
-    DistIRError if `value` is no constant.
+    Adds a copy of the constant `value` to the reference `block` and returns the copy.
+    Raises DistIRError if `value` is no constant.
     """
     if direct_constant(value) is None:
         raise DistIRError(

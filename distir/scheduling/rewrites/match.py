@@ -41,9 +41,9 @@ class PatternMatch:
 
 def find_pattern(pattern: Block, ops: Sequence[Operation]) -> list[PatternMatch]:
     """
-    Returns the groups among `ops`, ops of one function, that compute `pattern`. Ops
-    must have the pattern's names and attributes, and constants its values. Operands of
-    commutative ops match in any order.
+    Returns the groups among `ops`, ops of one function, that compute `pattern`. The ops
+    of a group must have the names and attributes of the pattern's ops, and its
+    constants their values. Operands of commutative ops match in any order.
     """
     last, inside = pattern.last_op, set(ops)
     assert isinstance(last, FoundOp)

@@ -23,8 +23,7 @@ class LinearLayer:
 
     - `product`: a MatMul or Gemm of `source` and `weight`;
     - `outputs`: the dimension of `weight` that holds the outputs;
-    - `transpose`: the op that transposes the weight before the product; None if there
-      is none;
+    - `transpose`: the op that transposes the weight before the product, or None;
     - `bias`, `addition`: the bias and the op that adds it. `addition` is None if the
       Gemm adds the bias.
     """
@@ -127,9 +126,9 @@ def merge_linears(
     linears: Sequence[LinearLayer], scope: str, groups: int = 1
 ) -> list[Operation]:
     """
-    Replaces linear layers by a single one with scope `scope`. `why_apart` must have
-    found no reason against it. Returns the `onnx.Concat` ops that join the parameters
-    of the layers. `groups` is the number of groups into which the joined tensors
+    Replaces linear layers by a single layer with scope `scope`. `why_apart` must have
+    returned None for them. Returns the `onnx.Concat` ops that join the parameters of
+    the layers. `groups` is the number of groups into which the joined tensors
     interleave the layers.
     """
     first = linears[0]

@@ -138,7 +138,7 @@ def content_of(block: Block) -> object:
 
 def _generalise(function: FuncOp, other: FuncOp) -> None:
     """
-    Changes the scopes and the attributes of arguments of `function` so that they also
+    Changes the scopes and the attributes of arguments of `function`, so that they also
     apply to `other`, a function that computes the same.
     """
     for own, its in zip(function.body.block.ops, other.body.block.ops, strict=True):

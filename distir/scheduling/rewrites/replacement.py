@@ -41,9 +41,9 @@ def replacing(
     name: str, attributes: Mapping[str, Attribute], inputs: Sequence[SSAValue]
 ) -> OnnxOp:
     """
-    Returns a new ONNX operator on the values `inputs`, with inferred types, which is
-    not part of the program yet. Raises DistIRError if the operator does not exist or
-    cannot take these operands or attributes.
+    Returns a new ONNX operator on the values `inputs`, with inferred types. It is not
+    part of the program yet. Raises DistIRError if the operator does not exist or cannot
+    take these operands or attributes.
     """
     try:
         kind = operator(name)
@@ -69,7 +69,7 @@ def difference(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> str |
     """
     Compares the operator `new` with a group of ops on random inputs. Returns a text
     that describes the difference of the results, or None if they agree. Raises
-    DistIRError if the group is too large to be computed.
+    DistIRError if the group is too large to compute.
     """
     if new.results[0].type != result.type:
         return f"it gives {new.results[0].type} instead of {result.type}"
@@ -123,7 +123,7 @@ def _program(
 ) -> ModuleOp:
     """
     Returns a program that consists of `ops` and returns `result`, or the result of the
-    last op if `result` is None. Its arguments are those of `inputs` that are no
+    last op if `result` is None. Its arguments are the values in `inputs` that are no
     constants.
     """
     free = [value for value in dict.fromkeys(inputs) if direct_constant(value) is None]

@@ -1,6 +1,6 @@
 """
-Separates the runs of functions in which ops are to be rewritten from other runs, by
-cloning functions.
+Separates runs of functions by cloning the functions, so that ops can be rewritten in
+some of the runs only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OpGroup:
     """
     Ops of one run of a function that are rewritten together.
 
-    - `path`: the calls that lead to that run, from the entry function on;
+    - `path`: the calls that lead to this run, from the entry function on;
     - `ops`: the ops, in the order of the program;
     - `inputs`: the values that the arguments of a pattern stand for, in their order.
     """
@@ -44,10 +44,10 @@ class OpGroup:
 
 def separate(module: ModuleOp, groups: Sequence[OpGroup]) -> list[OpGroup]:
     """
-    Clones functions so that a change of the ops in `groups` affects only the runs that
-    the groups belong to. A function that other runs also call is cloned once per set of
-    groups, not once per call. Returns the groups after cloning, each once per function
-    and with an empty path.
+    Clones functions so that a change of the ops in `groups` affects only the runs of
+    these groups. A function that other runs also call is cloned once per set of groups,
+    not once per call. Returns the groups after cloning, without duplicates in a
+    function and with an empty path.
     """
     separator = _Separator(module, groups)
     separator.separate()
@@ -74,13 +74,13 @@ class _Separator:
         self._all_runs = _runs(module)
 
     def separate(self) -> None:
-        """Makes the clones that are needed and redirects calls to them."""
+        """Clones the functions and redirects calls to the clones."""
         self._function(self._whole)
         erase_unreachable(self.module)
         self._restore_names()
 
     def _treatment(self, function: FuncOp, path: CallPath) -> _Treatment:
-        """Returns the treatment of `function` when it is called along `path`."""
+        """Returns the rewrites of `function` when it is called along `path`."""
         calls = tuple(
             (i, self._treatment(self.known[op.callee.string_value()], (*path, op)))
             for i, op in enumerate(function.body.block.ops)
@@ -93,8 +93,8 @@ class _Separator:
 
     def _function(self, treatment: _Treatment) -> FuncOp:
         """
-        Returns the function in which the rewrites of `treatment` are to be done. Each
-        function is made once.
+        Returns the function that receives the rewrites of `treatment`. Each function is
+        made once.
         """
         if treatment not in self._made:
             self._made[treatment] = self._make(treatment)
@@ -127,8 +127,8 @@ class _Separator:
 
     def _restore_names(self) -> None:
         """
-        Gives a clone the name of its original function if the original is no longer in
-        the program.
+        Gives a clone the name of its original function if the original has left the
+        program.
         """
         known = functions(self.module)
         for clone, name in self._clones.items():
@@ -143,8 +143,8 @@ class _Separator:
 class _Treatment(NamedTuple):
     """
     The rewrites of one run of a function: the groups in the function itself (`own`),
-    and the treatments of the calls in it by position (`calls`). Runs with equal
-    treatments share one function.
+    and the rewrites of the functions that it calls, by index of the call (`calls`).
+    Runs with equal treatments share one function.
     """
 
     function: FuncOp

@@ -2,7 +2,7 @@
 Tuning: finds the best values of a schedule's knobs together with the best distribution
 of the program.
 
-`space` describes the choices. `programs` makes the program of a choice. `trials`
-simulates many choices on all cores. `tuner` and `corrections` choose the next
-candidates; `tuner` runs the tuning and keeps a `journal`.
+`space` describes the points: knob values and plans. `programs` makes the program of a
+point. `trials` simulates many points on all cores. `tuner` runs the tuning and keeps a
+`journal`. `tuner` and `corrections` choose the next points.
 """

@@ -1,5 +1,6 @@
 """
-Corrects predicted throughputs by measurements, and chooses the next point to measure.
+Corrects predicted throughputs by measurements, and chooses the next point (knob values
+and a plan) to measure.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ _CAPACITIES = 1000
 @dataclass(frozen=True)
 class Candidate:
     """
-    A point that may be measured.
+    A point (knob values and a plan) that may be measured.
 
-    - `values`: its values by coordinate;
+    - `values`: the values of the knobs and of the plan's options, by name;
     - `throughput`: the predicted samples per second;
     - `memory`: the predicted bytes on the fullest device;
-    - `division`: by name, the values that say how the program is divided among devices.
-      Their errors are expected to be larger.
+    - `division`: by name, the values that describe how the program is divided among
+      devices. Predictions are expected to have larger errors for these values.
     """
 
     values: Mapping[str, KnobChoice]
@@ -87,18 +88,18 @@ class Candidate:
 
 class Corrections:
     """
-    Chooses which candidate to measure next, and when to stop.
+    Chooses the next candidate to measure, and the time to stop.
 
     The throughput of a candidate is modelled as its prediction, times a factor common
     to all candidates, times a factor for each value of each coordinate. The logarithms
-    of the factors are normally distributed with the expected errors. The factors of
-    numeric values are more alike the closer the values are (`REACH`). Least squares
-    over the measurements give the mean and the standard deviation of the factors.
+    of the factors are normally distributed with the expected errors. Factors of close
+    numeric values are similar (`REACH`). Least squares over the measurements give the
+    mean and the standard deviation of the factors.
 
     Devices also hold memory that predictions leave out. So the memory is modelled as a
     single capacity in predicted bytes, of at most `memory`, the bytes of the device.
-    The measurements that fitted and those that did not determine the probability of
-    each capacity.
+    The measured candidates that fitted or ran out of memory determine the probability
+    of each capacity.
     """
 
     def __init__(self, candidates: Sequence[Candidate], memory: float):
@@ -139,7 +140,7 @@ class Corrections:
 
     def next(self) -> int | None:
         """
-        Returns the index of the candidate to measure next. It is the one with the
+        Returns the index of the candidate to measure next: the candidate with the
         largest expected improvement of the best throughput, multiplied by the
         probability that it fits. Returns None if no candidate that may fit beats the
         best one even in its optimistic estimate.

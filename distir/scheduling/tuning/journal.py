@@ -1,7 +1,4 @@
-"""
-The file that records the trials and measurements of a tuning, so that the tuning can be
-resumed.
-"""
+"""The file that records the trials and measurements of a tuning, for resuming it."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _FORMAT = 1
 @dataclass(frozen=True)
 class Measurement:
     """
-    A point that was run, with the time of its step. `seconds` is None if it ran out of
+    A measured point, with the seconds of its step, or None if the point ran out of
     memory.
     """
 

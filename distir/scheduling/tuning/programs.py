@@ -30,8 +30,8 @@ class TunedPrograms:
     - `models`: the sequential programs, by batch size;
     - `sequence`: the schedule;
     - `cluster`: the cluster to distribute over;
-    - `prepare`: a function that changes a scheduled program in place before it is
-      distributed, for example by `differentiate`;
+    - `prepare`: a function that changes a scheduled program in place before its
+      distribution, for example by `differentiate`;
     - `profiles`: measured speeds of the cluster's devices.
     """
 
@@ -43,9 +43,8 @@ class TunedPrograms:
 
     def scheduled(self, chosen: Chosen, batch: int) -> ModuleOp:
         """
-        Returns the program for batch size `batch` after the schedule was applied.
-        `chosen` are the values of its knobs. Raises DistIRError if the schedule cannot
-        be applied.
+        Returns the program for batch size `batch` with the schedule applied, for the
+        knob values `chosen`. Raises DistIRError if the schedule cannot be applied.
         """
         module = self.models[batch].clone()
         add_schedules(module, [self.sequence.clone()])
@@ -55,8 +54,8 @@ class TunedPrograms:
 
     def sequential(self, chosen: Chosen, batch: int) -> ModuleOp:
         """
-        Returns the sequential program that is to be distributed: scheduled, prepared,
-        and with the cluster.
+        Returns the sequential program before its distribution: with the schedule
+        applied, prepared, and with the cluster.
         """
         module = self.scheduled(chosen, batch)
         self.prepare(module)
@@ -71,8 +70,8 @@ class TunedPrograms:
 
     def distributed(self, point: Point) -> ModuleOp:
         """
-        Returns the distributed and verified program of a point. Raises DistIRError if
-        the point is not possible.
+        Returns the distributed and verified program of a point (knob values and a
+        plan). Raises DistIRError if the program cannot have this schedule or this plan.
         """
         from distir.planning.distribution.distribute import distribute
 

@@ -1,5 +1,6 @@
 """
-The space of a tuning: combinations of knob values of a schedule and plans of a grid.
+The space of a tuning. Each of its points combines values for a schedule's knobs with a
+plan from a grid.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ all of them, an error is raised.
 
 @dataclass(frozen=True)
 class Point:
-    """A choice of knob values (`chosen`) and of a plan to distribute by."""
+    """A choice of knob values (`chosen`) and of a plan for the distribution."""
 
     chosen: Chosen
     plan: GridPlan
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The knob values in the form that `--set` takes."""
+        """The knob values as texts for the option `--set`."""
         return tuple(f"{name}={value}" for name, value in self.chosen)
 
     def __str__(self) -> str:
@@ -59,7 +60,7 @@ class Point:
 def plan_values(plan: GridPlan) -> dict[str, KnobChoice]:
     """
     Returns the values of a plan by coordinate. The degrees d, t and p are one
-    coordinate, as their product is fixed.
+    coordinate, because their product is fixed.
     """
     return {
         "batch": plan.batch,
@@ -74,11 +75,13 @@ def plan_values(plan: GridPlan) -> dict[str, KnobChoice]:
 
 class TuningSpace:
     """
-    All combinations of plans of a grid with values of a schedule's knobs, except those
-    that the schedule excludes. A knob with an `option` has the value that this option
-    has in the plan. `coordinates` are the names of what can be changed one at a time:
-    knobs without an option, and properties in which the plans differ. The constructor
-    raises DistIRError if no plan has a value of such a knob.
+    All combinations of plans of a grid with values of a schedule's knobs, except the
+    combinations that the schedule excludes. A knob with an `option` has the value of
+    this option in the plan.
+
+    `coordinates` are the names of properties that can change one at a time: knobs
+    without an option, and properties in which the plans differ. Raises DistIRError if
+    no plan has a value of a knob with an option.
     """
 
     def __init__(self, sequence: NamedSequenceOp, plans: Sequence[GridPlan]):
@@ -112,7 +115,10 @@ class TuningSpace:
         )
 
     def points(self) -> Iterator[Point]:
-        """Yields all points. Points with the same knob values follow each other."""
+        """
+        Yields all points (knob values and plans). Points with the same knob values come
+        one after the other.
+        """
         found: dict[Chosen, list[GridPlan]] = {}
         for plan in self.plans:
             for chosen in self._choices(plan, {}):
@@ -122,10 +128,10 @@ class TuningSpace:
 
     def along(self, point: Point, coordinate: str) -> list[Point]:
         """
-        Returns `point` and all points that differ from it only in `coordinate`. Two
-        exceptions are allowed. If the schedule excludes the present values of other
-        knobs, these may differ too. If d, t and p change, the number of micro-batches
-        may also change, because pipelines have other numbers.
+        Returns `point` and all points that differ from it only in `coordinate`. There
+        are two exceptions. If the schedule excludes the present values of other knobs,
+        these may differ too. If d, t and p change, the number of micro-batches may also
+        change, because pipelines have other numbers.
         """
         found: list[Point] = []
         own = plan_values(point.plan)
@@ -148,8 +154,8 @@ class TuningSpace:
 
     def drawn(self, random: Random) -> Point:
         """
-        Returns a random point. Raises DistIRError if the schedule excludes all points
-        that are drawn.
+        Returns a random point. Raises DistIRError if the schedule excludes all drawn
+        points.
         """
         for _ in range(_TRIES):
             plan = random.choice(self.plans)
@@ -200,8 +206,8 @@ class TuningSpace:
 
 def _agrees(knob: KnobOp, value: KnobValue, plan: GridPlan) -> bool:
     """
-    Whether the value of a knob agrees with the plan: a knob with an option must have
-    the value of this option in the plan; any other knob agrees.
+    Whether the value of a knob agrees with the plan. If the knob has an option, its
+    value must be the value of this option in the plan; any other knob agrees.
     """
     option = knob.option
     return option is None or knob_value(value) == getattr(plan, option.data)

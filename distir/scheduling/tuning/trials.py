@@ -1,4 +1,4 @@
-"""Simulates points of a space on all cores."""
+"""Simulates points of a tuning (knob values and plans) on all cores."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Trial:
 
 class Trials:
     """
-    Simulates points in `jobs` processes (0: one per core). One process simulates points
-    with the same knob values, as they share programs and, for several batch sizes,
-    layouts.
+    Simulates points in `jobs` processes (0: one per core). One process simulates all
+    points with the same knob values, because they share programs and, for several batch
+    sizes, layouts.
     """
 
     def __init__(self, programs: TunedPrograms, jobs: int = 0):
@@ -61,9 +61,9 @@ class Trials:
     ) -> Iterator[list[Trial]]:
         """
         Simulates points and yields lists of trials as they become known. With `prune`,
-        a point is left out if lower bounds show that it does not fit into memory, or
-        that its throughput is not above `least` (samples/s) and those of earlier
-        trials. Raises DistIRError if a process dies.
+        leaves out points that, by lower bounds, do not fit into memory, or have no
+        higher throughput than `least` (samples/s) and earlier trials. Raises
+        DistIRError if a process dies.
         """
         groups = _groups(points)
         if self._jobs == 1 or len(groups) == 1:
@@ -145,8 +145,8 @@ class Trials:
 
 def _groups(points: Sequence[Point]) -> list[list[Point]]:
     """
-    Divides points, in their order, into groups that share programs and their division
-    into stages.
+    Divides points, in their order, into groups that share programs and the division of
+    these programs into stages.
     """
     found: dict[object, list[Point]] = {}
     for point in points:
@@ -168,8 +168,8 @@ The `Trials` object that this process simulates with, if another process started
 
 def _begin(trials: Trials) -> None:
     """
-    Prepares a process that simulates for another process. Interrupts by the user are
-    left to the other process.
+    Prepares a process that simulates for another process: it ignores interrupts by the
+    user, which the other process handles.
     """
     global _trials
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,6 +1,6 @@
 """
-Tunes a schedule: runs trials (all points, or a randomised coordinate descent) and
-measurements, and keeps the best point.
+Tunes a schedule: simulates points (knob values and plans), measures some of them, and
+keeps the best point.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Score = tuple[bool, float]
 def score_of(result: Result) -> Score:
     """
     Returns a key that is larger for a better result. A result that fits into memory is
-    better than one that does not. Results that fit are compared by throughput, others
-    by memory. An impossible plan is the worst result.
+    better than one that does not. Results that fit are compared by throughput, all
+    other results by memory. An impossible plan is the worst result.
     """
     if not isinstance(result, Simulated):
         return (False, -inf)
@@ -80,12 +80,12 @@ _IDLE = 10_000
 class Tuner:
     """
     Finds the best point of a space, by the simulator (`exhaustive`, `descent`) or by
-    runs on the devices that start from its predictions (`measure`).
+    runs on the devices that start from the simulator's predictions (`measure`).
 
     - `trials`: the simulated results;
     - `measured`: the measurements;
-    - `journal`: the file of both. If it is given, those of earlier tunings are
-      included;
+    - `journal`: the file of trials and measurements. If it is given, `trials` and
+      `measured` include those of earlier tunings;
     - `on_progress`: a function that is called after each trial or measurement.
     """
 
@@ -132,8 +132,8 @@ class Tuner:
     @property
     def best(self) -> Point | None:
         """
-        The best point that fits into memory. It is the best measured point if any was
-        measured, else the best simulated one. None if none is known.
+        The best point that fits into memory: the best measured point if there are
+        measurements, else the best simulated point. None if no such point is known.
         """
         ran = {p: m.throughput for p, m in self.measured.items() if m.throughput}
         if ran:
@@ -142,8 +142,8 @@ class Tuner:
 
     def exhaustive(self, *, prune: bool = True) -> None:
         """
-        Simulates all points of the space. With `prune`, points that lower bounds rule
-        out are left out. Raises DistIRError if the space is too large.
+        Simulates all points of the space. With `prune`, leaves out points that cannot
+        be the best by lower bounds. Raises DistIRError if the space is too large.
         """
         if self.space.most > MOST_POINTS:
             raise DistIRError(
@@ -161,7 +161,7 @@ class Tuner:
     def descent(self, evaluations: int = EVALUATIONS, seed: int = 0) -> None:
         """
         Simulates up to `evaluations` points of a randomised coordinate descent
-        (`descend`). Points that were known before do not count.
+        (`descend`). Already known points do not count.
         """
         left, idle = evaluations, 0
 
@@ -207,7 +207,7 @@ class Tuner:
             corrections.add(place, measurement.throughput)
 
     def nothing_fits(self) -> str:
-        """Returns a message that says why there is no best point."""
+        """Returns a message with the reason why there is no best point."""
         if self.measured:
             return (
                 f"each of the {len(self.measured)} points that were run ran out of memory; "
@@ -228,7 +228,9 @@ class Tuner:
 
 
 def candidate(point: Point, result: Simulated) -> Candidate:
-    """Returns a simulated point as a candidate for a measurement."""
+    """
+    Returns a simulated point (knob values and a plan) as a candidate for a measurement.
+    """
     division = plan_values(point.plan)
     return Candidate(
         {**dict(point.chosen), "batch": division.pop("batch")},

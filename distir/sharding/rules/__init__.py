@@ -1,6 +1,6 @@
 """
-Sharding rules and local forms of ONNX operators and of training ops, one file per
-family.
+Sharding rules of ONNX operators and of training ops, one file per family, and their
+local forms: the ops of one device.
 
 Importing this package registers them. An op without a rule is replicated.
 """

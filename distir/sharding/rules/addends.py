@@ -35,8 +35,8 @@ def _new(
 
 def _product(op: OnnxOp, drop: tuple[str, ...] = ()) -> OnnxOp:
     """
-    Returns the op with only its first two inputs and without the attributes `drop`, so
-    that it adds nothing.
+    Returns a copy of the op with only its first two inputs and without the attributes
+    `drop`, so that it adds nothing.
     """
     attributes = {k: v for k, v in op.properties.items() if k not in (OMITTED, *drop)}
     return type(op).build_op(

@@ -1,6 +1,6 @@
 """
-Sharding rules and local forms of ONNX attention, of attention in training with its
-gradient, and of rotary position embedding.
+Sharding rules of ONNX attention, of attention in training with its gradient, and of
+rotary position embedding, and their local forms: the ops of one device.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @onnx_rule("Attention")
 def attention(op: OnnxOp) -> Rule:
     """
-    Returns the rule of attention. Batch and heads are parallel. Query heads are `[key
-    heads, group]`: the queries of a group share a key head, so a split of `group` needs
-    whole keys. Queries are parallel too, unless a causal mask or a window depends on
-    their positions.
+    Returns the sharding rule of attention. Batch and heads are parallel. Query heads
+    are `[key heads, group]`: the queries of a group share a key head, so a split of
+    `group` needs whole keys. Queries are parallel too, unless a causal mask or a window
+    depends on their positions.
     """
     builder = RuleBuilder(op)
     query, key, value = (shape_of(op.operands[i]) for i in range(3))
@@ -101,8 +101,8 @@ def attention(op: OnnxOp) -> Rule:
 @local_form("onnx.Attention")
 def attention_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of attention. On packed operands, the attributes hold the
-    number of local heads.
+    Returns one device's ops for attention: the op with the number of local heads in its
+    attributes, if operands are packed.
     """
     builder = LocalBuilder(context)
     local: dict[str, int] = {}
@@ -119,9 +119,9 @@ def attention_local(context: LocalContext) -> Sequence[Operation]:
 @onnx_rule("RotaryEmbedding")
 def rotary_embedding(op: OnnxOp) -> Rule:
     """
-    Returns the rule of rotary embedding. Batch, heads and positions are parallel. With
-    position ids, rows of the caches are looked up, so the caches are whole. Without
-    them, the caches have the batch and positions of the input.
+    Returns the sharding rule of rotary embedding. Batch, heads and positions are
+    parallel. With position ids, rows of the caches are looked up, so the caches are
+    whole. Without them, the caches have the batch and positions of the input.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
@@ -143,7 +143,7 @@ def rotary_embedding(op: OnnxOp) -> Rule:
 @local_form("onnx.RotaryEmbedding")
 def rotary_embedding_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of rotary embedding. On packed operands, the attribute
+    Returns one device's ops for rotary embedding. On packed operands, the attribute
     `num_heads` is the number of local heads.
     """
     builder = LocalBuilder(context)
@@ -159,7 +159,7 @@ class AttentionFactors:
     """
     The factors of attention. Batch and heads are parallel, and so are queries, unless a
     causal mask depends on their positions. Query heads are `[key heads, group]`. If
-    queries attend to keys of their own block only, blocks are parallel.
+    queries attend only to keys of their own block, blocks are parallel.
     """
 
     def __init__(self, op: FusedAttentionOp):
@@ -214,8 +214,8 @@ class AttentionFactors:
 @train_rule("attention")
 def fused_attention(op: AttentionOp) -> Rule:
     """
-    Returns the rule of attention. Batch and heads are parallel, and queries too if the
-    attention is not causal.
+    Returns the sharding rule of attention. Batch and heads are parallel, and queries
+    too if the attention is not causal.
     """
     f = AttentionFactors(op)
     return f.builder.rule(
@@ -226,8 +226,8 @@ def fused_attention(op: AttentionOp) -> Rule:
 @train_rule("placed_attention")
 def placed_attention(op: PlacedAttentionOp) -> Rule:
     """
-    Returns the rule of attention with explicit positions. Queries are parallel, because
-    their positions are split with them.
+    Returns the sharding rule of attention with explicit positions. Queries are
+    parallel, because their positions are split with them.
     """
     f = AttentionFactors(op)
     return f.builder.rule(
@@ -250,7 +250,7 @@ def attention_flops(op: FusedAttentionOp) -> int:
 def _gradient_flops(op: FusedAttentionOp) -> int:
     """
     Returns the number of floating-point operations of the five matrix products of
-    attention's gradient, the first of which computes the scores again.
+    attention's gradient. The first product computes the scores again.
     """
     sizes = op.sizes
     work = prod(sizes.scores) * (3 * sizes.head + 2 * sizes.value_head)
@@ -260,9 +260,9 @@ def _gradient_flops(op: FusedAttentionOp) -> int:
 @train_rule("attention_grad")
 def attention_gradient(op: AttentionGradOp) -> Rule:
     """
-    Returns the rule of the gradient of attention, which is parallel where attention is.
-    The gradients of keys and values are sums over the queries, and over the query heads
-    of a key head.
+    Returns the sharding rule of the gradient of attention. The same factors are
+    parallel as in attention. The gradients of keys and values are sums over the
+    queries, and over the query heads of a key head.
     """
     f = AttentionFactors(op)
     return gradient_rule(op, f, [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask])
@@ -270,7 +270,11 @@ def attention_gradient(op: AttentionGradOp) -> Rule:
 
 @train_rule("placed_attention_grad")
 def placed_attention_gradient(op: PlacedAttentionGradOp) -> Rule:
-    """Returns the rule of the gradient of attention with explicit positions."""
+    """
+    Returns the sharding rule of the gradient of attention with explicit positions.
+    Batch, heads and queries are parallel; the gradients of keys and values are sums
+    over queries.
+    """
     f = AttentionFactors(op)
     return gradient_rule(
         op,
@@ -283,8 +287,8 @@ def gradient_rule(
     op: FusedAttentionOp, f: AttentionFactors, operands: list[Dims]
 ) -> Rule:
     """
-    Returns the rule of a gradient of attention; `operands` are the dimensions of its
-    operands.
+    Returns the sharding rule of a gradient of attention; `operands` are the dimensions
+    of its operands.
     """
     summed = (f.group, f.rows_of_keys)
     return f.builder.rule(
@@ -301,8 +305,8 @@ def gradient_rule(
 @train_rule("merge_attention")
 def merge_attention(op: MergeAttentionOp) -> Rule:
     """
-    Returns the rule of the merge of two attention results. Batch, heads and queries are
-    parallel.
+    Returns the sharding rule of the merge of two attention results. Batch, heads and
+    queries are parallel.
     """
     builder = RuleBuilder(op)
     batch, head, row = rows = builder.factors(shape_of(op.logsumexp))
@@ -323,8 +327,8 @@ def merge_attention(op: MergeAttentionOp) -> Rule:
 )
 def attention_of_part(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of attention. Its attributes hold the number of local heads
-    (for packed operands) and of local blocks.
+    Returns one device's ops for attention: the op with the numbers of local heads (for
+    packed operands) and of local blocks in its attributes.
     """
     op, local = context.op, with_local_heads(context)
     assert isinstance(op, FusedAttentionOp)
@@ -358,9 +362,9 @@ def with_local_heads(context: LocalContext) -> FusedAttentionOp:
 @train_rule("paged_attention")
 def paged_attention(op: PagedAttentionOp) -> Rule:
     """
-    Returns the rule of attention through a table of pages. Pools are parallel, and
-    split the sequences with them, since a table names pages of one pool only. Heads and
-    queries are parallel as in other attention.
+    Returns the sharding rule of attention through a table of pages. Pools are parallel:
+    a split of pools also splits the sequences, because a table names pages of one pool
+    only. Heads and queries are parallel as in other attention.
     """
     builder, sizes = RuleBuilder(op), op.sizes
     _, query_heads, queries, head_size = shape_of(op.q)

@@ -76,7 +76,9 @@ def _has_known_shapes(op: Operation) -> bool:
 
 
 def whole(value: SSAValue | None) -> Dims:
-    """Returns, for a value, dimensions without factors, which no axis may split."""
+    """
+    Returns the dimensions of a value, without factors, so that no axis may split it.
+    """
     return () if value is None else ((),) * rank_of(value.type)
 
 
@@ -119,7 +121,7 @@ def constant_axes(op: OnnxOp, index: int, rank: int) -> list[int] | None:
 class RuleBuilder:
     """
     Collects the factors of a rule and builds it. Operands of an ONNX op are addressed
-    by their schema position; `rule` drops the omitted ones.
+    by their schema position; `rule` drops omitted operands.
     """
 
     def __init__(self, op: Operation):
@@ -181,7 +183,7 @@ class RuleBuilder:
         recomputed: int = 0,
     ) -> Rule:
         """
-        Returns the rule.
+        Returns the sharding rule.
 
         - `inputs`: the dimensions of operands by schema position; an operand without an
           entry is needed whole;
@@ -189,9 +191,9 @@ class RuleBuilder:
         - `linear`: groups of schema positions through which partial values pass, if one of
           `reductions` completes them;
         - `decomposed`: dimensions that only the op's decomposition can split;
-        - `reduced`: for each result, the parallel dimensions that it is a sum over;
+        - `reduced`: for each result, the parallel dimensions over which it is a sum;
         - `flops`: floating-point operations of the whole op; `recomputed`: the part of
-          them that computes again what the forward computed.
+          these operations that computes the work of the forward again.
         """
         known = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
         op = self.op

@@ -47,8 +47,8 @@ def _product(op: OnnxOp, builder: RuleBuilder) -> tuple[Dims, Dims, Dims]:
 @onnx_rule("MatMul")
 def matmul(op: OnnxOp) -> Rule:
     """
-    Returns the rule of MatMul: `([..., i, k], [..., k, j]) -> [..., i, j]`. It is
-    linear in each operand.
+    Returns the sharding rule of MatMul: `([..., i, k], [..., k, j]) -> [..., i, j]`. It
+    is linear in each operand.
     """
     builder = RuleBuilder(op)
     a, b, out = _product(op, builder)
@@ -60,9 +60,9 @@ def matmul(op: OnnxOp) -> Rule:
 @onnx_rule("MatMulInteger")
 def matmul_integer(op: OnnxOp) -> Rule:
     """
-    Returns the rule of MatMulInteger, which is that of MatMul. It is replicated if an
-    operand has several zero points. It is not linear, because zero points are
-    subtracted before the sum.
+    Returns the sharding rule of MatMulInteger, which equals the rule of MatMul except
+    that it is not linear, because zero points are subtracted before the sum. The op is
+    replicated if an operand has several zero points.
     """
     if any(prod(shape_of(op.input(i))) > 1 for i in (2, 3)):
         return Rule.replicated(op)
@@ -74,9 +74,9 @@ def matmul_integer(op: OnnxOp) -> Rule:
 @onnx_rule("Gemm")
 def gemm(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Gemm: `([i, k], [k, j], [i, j]) -> [i, j]`, where either matrix
-    may be transposed. A bias is added after the sum over k, so the op is linear in a
-    matrix and the bias together.
+    Returns the sharding rule of Gemm: `([i, k], [k, j], [i, j]) -> [i, j]`, where
+    either matrix may be transposed. A bias is added after the sum over k, so the op is
+    linear in a matrix and the bias together.
     """
     builder = RuleBuilder(op)
     out = builder.factors(shape_of(op.results[0]))
@@ -101,9 +101,9 @@ def gemm(op: OnnxOp) -> Rule:
 @onnx_rule("Einsum")
 def einsum(op: OnnxOp) -> Rule:
     """
-    Returns the rule of an Einsum, read from its equation. Letters of the result are
-    parallel; other letters are summed. Equations with an ellipsis or a diagonal are
-    replicated.
+    Returns the sharding rule of an Einsum, read from its equation. Letters of the
+    result are parallel; other letters are summed. Equations with an ellipsis or a
+    diagonal are replicated.
     """
     equation: str = op.attribute("equation").replace(" ", "")
     left, arrow, right = equation.partition("->")
@@ -140,8 +140,9 @@ def einsum(op: OnnxOp) -> Rule:
 @onnx_rule("DFT")
 def transform(op: OnnxOp) -> Rule:
     """
-    Returns the rule of DFT. The transformed dimension is whole, and so is the last one,
-    which holds real and imaginary parts. Others are parallel. The op is linear.
+    Returns the sharding rule of DFT. The transformed dimension is whole, and so is the
+    last one, which holds real and imaginary parts. Other dimensions are parallel. The
+    op is linear.
     """
     builder = RuleBuilder(op)
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])

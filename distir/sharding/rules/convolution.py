@@ -1,6 +1,6 @@
 """
-Sharding rules and local forms of convolutions, pooling and resizing. Spatial dimensions
-are never split, because there are no halo exchanges.
+Sharding rules of convolutions, pooling and resizing, and their local forms: the ops of
+one device. Spatial dimensions are never split, because there are no halo exchanges.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @onnx_rule("Conv", "ConvTranspose")
 def convolution(op: OnnxOp) -> Rule:
     """
-    Returns the rule of convolutions. Input channels are `[group, c]` and output
-    channels `[group, m]`. `c` is summed, then the bias is added. Batch and output
-    channels are parallel.
+    Returns the sharding rule of convolutions. Input channels are `[group, c]` and
+    output channels `[group, m]`. `c` is summed, then the bias is added. Batch and
+    output channels are parallel.
     """
     builder, transposed = RuleBuilder(op), op.name == "onnx.ConvTranspose"
     batch_size, in_channels, *space = shape_of(op.operands[0])
@@ -65,8 +65,8 @@ def convolution(op: OnnxOp) -> Rule:
 @local_form("onnx.Conv", "onnx.ConvTranspose")
 def convolution_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of convolutions. The attribute `group` is the number of local
-    groups.
+    Returns one device's ops for convolutions: the op with the number of local groups in
+    the attribute `group`.
     """
     builder = LocalBuilder(context)
     groups = builder.op.attribute("group")
@@ -82,9 +82,9 @@ _max_pooled = rule_from("[n, c, *s] -> [n, c, *t] keep s t linear max 0")
 @onnx_rule("MaxPool")
 def max_pool(op: OnnxOp) -> Rule:
     """
-    Returns the rule of max pooling. Batch and channels are parallel. With the optional
-    output of indices nothing is split, because these count elements of the whole
-    tensor.
+    Returns the sharding rule of max pooling. Batch and channels are parallel. With the
+    optional output of indices nothing is split, because the indices count elements of
+    the whole tensor.
     """
     if len(op.results) > 1:
         return Rule.replicated(op)
@@ -94,8 +94,8 @@ def max_pool(op: OnnxOp) -> Rule:
 @onnx_rule("Resize")
 def resize(op: OnnxOp) -> Rule:
     """
-    Returns the rule of resizing. Dimensions that keep their size are parallel; resized
-    ones are whole.
+    Returns the sharding rule of resizing. Dimensions that keep their size are parallel;
+    resized dimensions are whole.
     """
     fixed = op.attribute("coordinate_transformation_mode") != "tf_crop_and_resize"
     if not fixed or op.attribute("keep_aspect_ratio_policy") != "stretch":
@@ -125,7 +125,7 @@ def _stretched(
     op: OnnxOp, scales: npt.NDArray[Any] | None, rank: int
 ) -> frozenset[int]:
     """
-    Returns the axes whose scale is not 1, including those whose size stays the same
+    Returns the axes whose scale is not 1, including axes whose size stays the same
     because of rounding.
     """
     if scales is None:
@@ -141,8 +141,8 @@ def _stretched(
 @local_form("onnx.Resize")
 def resize_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of resizing. The target sizes are those of this device's
-    part.
+    Returns one device's ops for resizing: the op with the sizes of this device's part
+    as its target.
     """
     builder = LocalBuilder(context)
     sizes = builder.result_shape()
@@ -157,8 +157,8 @@ def resize_local(context: LocalContext) -> Sequence[Operation]:
 @train_rule("resize_grad")
 def resize_gradient(op: ResizeGradOp) -> Rule:
     """
-    Returns the rule of the gradient of resizing. Dimensions that keep their size are
-    parallel; resized ones are whole. The op is linear.
+    Returns the sharding rule of the gradient of resizing. Dimensions that keep their
+    size are parallel; resized dimensions are whole. The op is linear.
     """
     builder, resized = RuleBuilder(op), op.resized
     before = tuple(

@@ -1,6 +1,6 @@
 """
-The local form of dropout, and sharding rules and the local form of attention with
-dropout on its probabilities.
+The ops of one device for dropout, and sharding rules and ops of one device for
+attention with dropout on its probabilities.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @local_form("train.dropout")
 def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of dropout: the op with this device's position in the tensor,
-    which determines the device's part of the random mask.
+    Returns one device's ops for dropout: the op with this device's position in the
+    tensor, which determines the device's part of the random mask.
     """
     op, builder = context.op, LocalBuilder(context)
     assert isinstance(op, DropoutOp)
@@ -66,8 +66,8 @@ def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
 
 def _drawn(op: DroppedAttentionBase) -> list[Dims]:
     """
-    Returns the dimensions of the operands that determine the random numbers: the
-    counter and the coordinates, which have none.
+    Returns the dimensions of the operands that determine the random numbers, the
+    counter and the coordinates. These dimensions have no factors.
     """
     none: Dims = ()
     return [none for _ in (op.counter, *op.coordinates)]
@@ -76,8 +76,8 @@ def _drawn(op: DroppedAttentionBase) -> list[Dims]:
 @train_rule("dropped_attention")
 def dropped_attention(op: DroppedAttentionOp) -> Rule:
     """
-    Returns the rule of attention with dropout: the rule of attention, with a whole
-    counter.
+    Returns the sharding rule of attention with dropout: the rule of attention, with a
+    replicated counter of random numbers.
     """
     f = AttentionFactors(op)
     return f.builder.rule(
@@ -90,8 +90,8 @@ def dropped_attention(op: DroppedAttentionOp) -> Rule:
 @train_rule("dropped_attention_grad")
 def dropped_attention_gradient(op: DroppedAttentionGradOp) -> Rule:
     """
-    Returns the rule of the gradient of attention with dropout: the rule of the gradient
-    of attention, with a whole counter.
+    Returns the sharding rule of the gradient of attention with dropout: the rule of the
+    gradient of attention, with a replicated counter of random numbers.
     """
     f = AttentionFactors(op)
     operands = [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask, *_drawn(op)]
@@ -101,8 +101,8 @@ def dropped_attention_gradient(op: DroppedAttentionGradOp) -> Rule:
 @local_form("train.dropped_attention", "train.dropped_attention_grad")
 def dropped_attention_of_part(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of attention with dropout, or of its gradient: the op with
-    the local heads and with this device's position in the probabilities, which
+    Returns one device's ops for attention with dropout, or for its gradient: the op
+    with the local heads and with this device's position in the probabilities, which
     determines the elements that dropout keeps.
     """
     op, builder = context.op, LocalBuilder(context)

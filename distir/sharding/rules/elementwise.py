@@ -51,8 +51,9 @@ def broadcast(
     reductions: frozenset[str] = SUM,
 ) -> Rule:
     """
-    Returns the rule of an elementwise op whose operands broadcast. Each dimension of
-    the result is a factor. A dimension of size 1 that is stretched has no factor.
+    Returns the sharding rule of an elementwise op whose operands broadcast. Each
+    dimension of the result is a factor. A dimension of size 1 that is stretched has no
+    factor.
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.results[0]))
@@ -99,8 +100,8 @@ for _name, _row in OPERATORS.items():
 @onnx_rule("Div")
 def divide(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Div. It is linear in the numerator, except for integers, whose
-    division rounds.
+    Returns the sharding rule of Div. It is linear in the numerator, except for
+    integers, whose division rounds.
     """
     floating = isinstance(element_type(op.results[0]), AnyFloat)
     return broadcast(op, ((0,),) if floating else ())
@@ -109,9 +110,9 @@ def divide(op: OnnxOp) -> Rule:
 @onnx_rule("Where")
 def where(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Where. It is linear in both alternatives together, with a whole
-    condition. It is linear in one alternative alone if the other one is zero, as in
-    gradients.
+    Returns the sharding rule of Where. It is linear in both alternatives together, with
+    a whole condition. It is linear in one alternative alone if the other one is zero,
+    as in gradients.
     """
     rule = broadcast(op, ((1, 2),), ANY)
     alone = [
@@ -125,8 +126,8 @@ def where(op: OnnxOp) -> Rule:
 @onnx_rule("Max", "Min")
 def extremum(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Max and Min. Partial maxima (for Max) or minima (for Min) of one
-    operand, or of all, pass.
+    Returns the sharding rule of Max and Min. Partial maxima (for Max) or minima (for
+    Min) of one operand, or of all, pass.
     """
     count = len(op.operands)
     groups = {(i,) for i in range(count)} | {tuple(range(count))}
@@ -154,8 +155,8 @@ def _widens(op: OnnxOp) -> bool:
 @onnx_rule("Cast")
 def cast(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Cast. It is linear if the result's type can hold every value of
-    the operand's type.
+    Returns the sharding rule of Cast. It is linear if the result's type can hold every
+    value of the operand's type.
     """
     return broadcast(op, ((0,),) if _widens(op) else (), ANY)
 
@@ -163,9 +164,10 @@ def cast(op: OnnxOp) -> Rule:
 @onnx_rule("CastLike")
 def cast_like(op: OnnxOp) -> Rule:
     """
-    Returns the rule of CastLike, which is that of Cast. The second operand only gives
-    its type. If both operands have the same shape, they share their dimensions; if not,
-    the second may be split in any way.
+    Returns the sharding rule of CastLike, which equals the rule of Cast for the first
+    operand. The second operand only gives its type. If both operands have the same
+    shape, they share their dimensions; otherwise the second one may be split in any
+    way.
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.results[0]))
@@ -178,8 +180,8 @@ def cast_like(op: OnnxOp) -> Rule:
 @onnx_rule("Dropout")
 def dropout(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Dropout. In inference it is elementwise. In training it is
-    replicated, because each device would draw a mask of its own.
+    Returns the sharding rule of Dropout. In inference it is elementwise. In training it
+    is replicated, because each device would draw a different mask.
     """
     training = op.input(2)
     if training is not None:
@@ -192,8 +194,8 @@ def dropout(op: OnnxOp) -> Rule:
 @onnx_rule("QuantizeLinear", "DequantizeLinear")
 def quantize(op: OnnxOp) -> Rule:
     """
-    Returns the rule of quantization, which is elementwise. Scales along one axis are
-    split with that axis. With a scale per block, nothing is split.
+    Returns the sharding rule of quantization, which is elementwise. Scales along one
+    axis are split with that axis. With a scale per block, nothing is split.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.results[0])

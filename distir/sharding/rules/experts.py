@@ -1,4 +1,7 @@
-"""Sharding rules of grouped matrix products, and local forms of mixtures of experts."""
+"""
+Sharding rules of grouped matrix products, and the ops of one device for mixtures of
+experts.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @local_form("train.dispatch", "train.combine", "train.combine_weights_grad")
 def own_shards(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of an op whose expert shards are split. Slots are counted
-    from this device's first slot, and choices of experts on other devices become -1 (no
-    choice).
+    Returns one device's ops for dispatching or combining tokens if the shards of
+    experts are split. Slots, the places of tokens in experts, are counted from this
+    device's first slot. Choices of experts on other devices become -1 (no choice).
     """
     op = context.op
     of_rows = (
@@ -66,10 +69,10 @@ def own_shards(context: LocalContext) -> Sequence[Operation]:
 @train_rule("grouped_product")
 def grouped_product(op: GroupedProductOp) -> Rule:
     """
-    Returns the rule of grouped products. Rows and the output's width are parallel; the
-    input's width is summed over. A split of shards splits the experts with them. If the
-    experts of a shard are split, each device multiplies the rows of its own experts,
-    and the results are summed.
+    Returns the sharding rule of grouped products. Rows and the output's width are
+    parallel; the input's width is summed over. A split of shards splits the experts
+    with them. If the experts of a shard are split, each device multiplies the rows of
+    its own experts, and the results are summed.
     """
     builder = RuleBuilder(op)
     shards, groups, places = rows_of(op.x)
@@ -89,9 +92,9 @@ def grouped_product(op: GroupedProductOp) -> Rule:
 @train_rule("grouped_product_grad")
 def grouped_product_gradient(op: GroupedProductGradOp) -> Rule:
     """
-    Returns the rule of the gradient of a grouped product for the matrices. Shards and
-    both widths are parallel; groups and places are summed over. The experts of a shard
-    are whole, because no operand has a dimension of experts.
+    Returns the sharding rule of the gradient of a grouped product for the matrices.
+    Shards and both widths are parallel; groups and places are summed over. The experts
+    of a shard are whole, because no operand has a dimension of experts.
     """
     builder = RuleBuilder(op)
     shards, groups, places = rows_of(op.x)
@@ -127,8 +130,8 @@ def _flops(
 @local_form("train.grouped_product")
 def own_experts(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of a grouped product whose experts per shard are split. Rows
-    of experts on other devices are treated as empty.
+    Returns one device's ops for a grouped product whose experts per shard are split.
+    Rows of experts on other devices are treated as empty.
     """
     op = context.op
     assert isinstance(op, GroupedProductOp)

@@ -1,5 +1,5 @@
 """
-Registers the rules that are given as text or as a formula: those of ops of `train`, of
+Registers the rules that are given as text or as a formula: rules of ops of `train`, of
 ONNX operators in a table, and of calls of users' kernels.
 """
 
@@ -31,8 +31,8 @@ for _op in Train.operations:
 @sharding_rule("kernel.call")
 def kernel_call(op: Operation) -> Rule:
     """
-    Returns the rule of a kernel call, from the copy of the kernel's rule on the call.
-    Raises DistIRError if it does not fit the operands.
+    Returns the sharding rule of a kernel call. The call holds a copy of the kernel's
+    rule as text. Raises DistIRError if the rule does not fit the operands.
     """
     assert isinstance(op, KernelCallOp)
     # The split of factors is only computed for ops with FLOPs, and the workspace depends on

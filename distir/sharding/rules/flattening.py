@@ -25,8 +25,8 @@ from distir.sharding.rules.builder import ANY, Dims, RuleBuilder, train_rule
 @train_rule("flatten")
 def flatten(op: FlattenOp) -> Rule:
     """
-    Returns the rule of flattening. Blocks are parallel. Partial values pass, because
-    elements only move.
+    Returns the sharding rule of flattening. Blocks are parallel. Partial values pass,
+    because elements only move.
     """
     builder = RuleBuilder(op)
     tensor, flat = _dims(builder, shape_of(op.tensor), op.parts)
@@ -36,8 +36,8 @@ def flatten(op: FlattenOp) -> Rule:
 @train_rule("unflatten")
 def unflatten(op: UnflattenOp) -> Rule:
     """
-    Returns the rule of unflattening. Blocks are parallel. Partial values pass, because
-    elements only move.
+    Returns the sharding rule of unflattening. Blocks are parallel. Partial values pass,
+    because elements only move.
     """
     builder = RuleBuilder(op)
     tensor, flat = _dims(builder, shape_of(op.tensor), op.parts)
@@ -48,8 +48,8 @@ def _dims(
     builder: RuleBuilder, sizes: Sequence[int], splits: Sequence[Split]
 ) -> tuple[Dims, Dims]:
     """
-    Returns the dimensions of the tensor and those of the flat tensor. They have no
-    factors if the runs of one split cut those of another.
+    Returns the dimensions of the tensor and the dimensions of the flat tensor. They
+    have no factors if the blocks of one split cut the blocks of another.
     """
     blocks = [builder.factor(split.parts) for split in splits]
     dims: list[Dim] = []
@@ -95,8 +95,8 @@ def _cut(
 @local_form("train.flatten", "train.unflatten")
 def local_flattening(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of flattening and unflattening: the op with the blocks that
-    are on this device.
+    Returns one device's ops for flattening and unflattening: the op with the blocks
+    that are on this device.
     """
     op = context.op
     assert isinstance(op, FlattenOp | UnflattenOp)

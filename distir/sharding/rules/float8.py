@@ -18,8 +18,8 @@ from distir.sharding.rules.builder import RuleBuilder, train_rule
 @train_rule("float8_linear")
 def linear(op: Float8LinearOp) -> Rule:
     """
-    Returns the rule of a product that computes its own scales. It splits nothing; the
-    ops that it decomposes into can be split.
+    Returns the sharding rule of a product that computes its own scales. The rule splits
+    nothing; the ops of the product's decomposition can be split.
     """
     a, b = shape_of(op.a), shape_of(op.b)
     flops = 2 * b[1]
@@ -31,8 +31,8 @@ def linear(op: Float8LinearOp) -> Rule:
 @train_rule("float8_scale")
 def scale(op: Float8ScaleOp) -> Rule:
     """
-    Returns the rule of a scale. Each part of a tensor has its own scale, and the
-    smallest of them is the scale of the whole tensor.
+    Returns the sharding rule of a scale. Each part of a tensor has its own scale, and
+    the smallest of these scales is the scale of the whole tensor.
     """
     builder = RuleBuilder(op)
     shape, dim = shape_of(op.x), op.dimension
@@ -48,7 +48,7 @@ def scale(op: Float8ScaleOp) -> Rule:
 
 @train_rule("to_float8")
 def to_float8(op: ToFloat8Op) -> Rule:
-    """Returns the rule of rounding to 8 bits. Every dimension is parallel."""
+    """Returns the sharding rule of rounding to 8 bits. Every dimension is parallel."""
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.x))
     return builder.rule([dims, builder.aligned(op.scale, dims)], [dims])
@@ -57,8 +57,8 @@ def to_float8(op: ToFloat8Op) -> Rule:
 @train_rule("float8_product")
 def product(op: Float8ProductOp) -> Rule:
     """
-    Returns the rule of a matrix product with scales, `([..., i, k], [k, j]) -> [..., i,
-    j]`. The scales are split with the rows and columns.
+    Returns the sharding rule of a matrix product with scales, `([..., i, k], [k, j]) ->
+    [..., i, j]`. The scales are split with the rows and columns.
     """
     builder = RuleBuilder(op)
     *rows, inner_size = shape_of(op.a)

@@ -1,5 +1,6 @@
 """
-Sharding rules and local forms of look-ups, their gradients, and scatters.
+Sharding rules of look-ups, their gradients, and scatters, and their local forms: the
+ops of one device.
 
 A scatter that adds updates is a sum over its index places, so devices can share these
 places. The data must be added only once; the decomposition of a scatter takes care of
@@ -34,9 +35,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 
 def _table_kind(op: OnnxOp) -> Kind:
     """
-    Returns the kind of the factor of a looked-up dimension. It is a reduction if
+    Returns the kind of the factor of a looked-up dimension. The kind is a reduction if
     elements can be added: each device looks up the rows that it holds, and the results
-    are summed. If not, the dimension is whole.
+    are summed. Otherwise the dimension is whole.
     """
     element = element_type(op.operands[0])
     summable = isinstance(element, AnyFloat) or (
@@ -48,9 +49,9 @@ def _table_kind(op: OnnxOp) -> Kind:
 @onnx_rule("Gather")
 def gather(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Gather, whose result has the shape `data[:axis] + indices +
-    data[axis + 1:]`. The looked-up dimension, such as a vocabulary, is a reduction;
-    `masked_lookup` is its local form.
+    Returns the sharding rule of Gather, whose result has the shape `data[:axis] +
+    indices + data[axis + 1:]`. The looked-up dimension, such as a vocabulary, is a
+    reduction; `masked_lookup` is its local form.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
@@ -69,9 +70,9 @@ def gather(op: OnnxOp) -> Rule:
 @onnx_rule("GatherElements")
 def gather_elements(op: OnnxOp) -> Rule:
     """
-    Returns the rule of GatherElements. Dimensions that have the same size in data and
-    indices are parallel, and so is the axis dimension of the indices. The looked-up
-    dimension is a reduction.
+    Returns the sharding rule of GatherElements. Dimensions that have the same size in
+    data and indices are parallel, and so is the dimension `axis` of the indices. The
+    looked-up dimension is a reduction.
     """
     builder = RuleBuilder(op)
     sizes, picked = shape_of(op.operands[0]), shape_of(op.operands[1])
@@ -90,8 +91,8 @@ def gather_elements(op: OnnxOp) -> Rule:
 @local_form("onnx.Gather", "onnx.GatherElements")
 def masked_lookup(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of look-ups. A device looks up indices in its own part of the
-    table, and returns zero for indices that other devices hold. The sum over the
+    Returns one device's ops for look-ups. A device looks up indices in its own part of
+    the table, and returns zero for indices that other devices hold. The sum over the
     devices is the whole look-up.
     """
     builder = LocalBuilder(context)
@@ -124,9 +125,9 @@ def locate(
     elsewhere: int = 0,
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns two values for each index into the split dimension of factor `table`:
-    whether this device holds it, and its position in this device's part (`elsewhere` if
-    another device holds it).
+    Returns two values for each index into the split dimension of factor `table`. The
+    first is whether this device holds the indexed element. The second is the element's
+    position in this device's part (`elsewhere` if another device holds it).
 
     Negative indices count from the end. Without `from_end`, no device holds them.
     """
@@ -182,8 +183,8 @@ def locate(
 @onnx_rule("GatherND")
 def gather_nd(op: OnnxOp) -> Rule:
     """
-    Returns the rule of GatherND. Batch dimensions and whole slices are parallel;
-    indexed dimensions are whole.
+    Returns the sharding rule of GatherND. Batch dimensions and whole slices are
+    parallel; indexed dimensions are whole.
     """
     builder = RuleBuilder(op)
     sizes, picked = shape_of(op.operands[0]), shape_of(op.operands[1])
@@ -204,8 +205,8 @@ def gather_nd(op: OnnxOp) -> Rule:
 @onnx_rule("TensorScatter")
 def tensor_scatter(op: OnnxOp) -> Rule:
     """
-    Returns the rule of TensorScatter, which updates a cache. All dimensions except the
-    written one are parallel.
+    Returns the sharding rule of TensorScatter, which updates a cache. All dimensions
+    except the written one are parallel.
     """
     builder = RuleBuilder(op)
     sizes, written = shape_of(op.operands[0]), shape_of(op.operands[1])
@@ -222,8 +223,8 @@ def tensor_scatter(op: OnnxOp) -> Rule:
 @onnx_rule("OneHot")
 def one_hot(op: OnnxOp) -> Rule:
     """
-    Returns the rule of OneHot. The dimensions of the indices are parallel; the new
-    dimension is whole.
+    Returns the sharding rule of OneHot. The dimensions of the indices are parallel; the
+    new dimension is whole.
     """
     builder = RuleBuilder(op)
     indices = builder.factors(shape_of(op.operands[0]))
@@ -233,7 +234,9 @@ def one_hot(op: OnnxOp) -> Rule:
 
 @onnx_rule("Trilu")
 def triangle(op: OnnxOp) -> Rule:
-    """Returns the rule of Trilu. The two dimensions of the matrix are whole."""
+    """
+    Returns the sharding rule of Trilu. The two dimensions of the matrix are whole.
+    """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
     dims = builder.whole_along(sizes, range(len(sizes) - 2, len(sizes)))
@@ -243,7 +246,7 @@ def triangle(op: OnnxOp) -> Rule:
 def _place_kind(op: OnnxOp) -> Kind:
     """
     Returns the kind of the factors of index places: a reduction if updates are added,
-    else one that stays whole.
+    else the kind of factors that stay whole.
     """
     return "reduction" if op.attribute("reduction") == "add" else "replicate"
 
@@ -256,7 +259,10 @@ def _rule(
     updates: Dims,
     places: Dims,
 ) -> Rule:
-    """Returns the rule of a scatter whose index places have the factors `places`."""
+    """
+    Returns the sharding rule of a scatter. The dimensions of its index places have the
+    factors `places`.
+    """
     adds = op.attribute("reduction") == "add"
     linear = [(0, 2)] if adds or op.attribute("reduction") == "none" else []
     return builder.rule(
@@ -270,8 +276,8 @@ def _rule(
 @onnx_rule("ScatterElements")
 def scatter_elements(op: OnnxOp) -> Rule:
     """
-    Returns the rule of ScatterElements. Dimensions that have the same size in data and
-    indices are parallel, except the axis.
+    Returns the sharding rule of ScatterElements. Dimensions that have the same size in
+    data and indices are parallel, except the axis.
     """
     builder = RuleBuilder(op)
     sizes, places = shape_of(op.operands[0]), shape_of(op.operands[1])
@@ -292,8 +298,8 @@ def scatter_elements(op: OnnxOp) -> Rule:
 @onnx_rule("ScatterND")
 def scatter_nd(op: OnnxOp) -> Rule:
     """
-    Returns the rule of ScatterND. Indexed dimensions are whole; the dimensions of
-    slices are parallel.
+    Returns the sharding rule of ScatterND. Indexed dimensions are whole; the dimensions
+    of slices are parallel.
     """
     builder = RuleBuilder(op)
     sizes, places = shape_of(op.operands[0]), shape_of(op.operands[1])
@@ -308,9 +314,9 @@ def scatter_nd(op: OnnxOp) -> Rule:
 @train_rule("gather_grad")
 def gather_gradient(op: GatherGradOp) -> Rule:
     """
-    Returns the rule of the gradient of a look-up. It sums over the look-ups, so a split
-    batch leaves partial sums. Rows of the result are split like those of the operand
-    `data`.
+    Returns the sharding rule of the gradient of a look-up. The gradient is a sum over
+    the look-ups, so a split batch leaves partial sums. Rows of the result are split
+    like the rows of the operand `data`.
     """
     builder = RuleBuilder(op)
     sizes, axis = shape_of(op.ddata), op.dimension
@@ -327,9 +333,8 @@ def gather_gradient(op: GatherGradOp) -> Rule:
 @train_rule("scatter_sum")
 def scatter_sum(op: ScatterSumOp) -> Rule:
     """
-    Returns the rule of sums at indexed places. It sums over the terms, so devices that
-    each have some of the terms leave partial sums. Dimensions that are not indexed are
-    parallel.
+    Returns the sharding rule of sums at indexed places. Devices that each have some of
+    the terms leave partial sums. Dimensions that are not indexed are parallel.
     """
     builder = RuleBuilder(op)
     sizes, places = shape_of(op.result), shape_of(op.indices)
@@ -360,9 +365,9 @@ def scatter_sum(op: ScatterSumOp) -> Rule:
 @local_form("train.gather_grad")
 def rows_held(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of the gradient of a look-up. Each device adds to the rows
+    Returns one device's ops for the gradient of a look-up. Each device adds to the rows
     that it holds; gradients of other devices' rows add zero to row 0. The operand
-    `data` is passed on only if its local shape is that of the local result.
+    `data` is passed on only if it has the local shape of the result.
     """
     op = context.op
     assert isinstance(op, GatherGradOp)
@@ -385,6 +390,6 @@ def rows_held(context: LocalContext) -> Sequence[Operation]:
 
 
 def _alike(context: LocalContext, values: Sequence[SSAValue]) -> list[SSAValue]:
-    """Returns those `values` whose local shape is that of the first result."""
+    """Returns the `values` that have the local shape of the first result."""
     wanted = shape_of(context.result_types[0])
     return [value for value in values if shape_of(value.type) == wanted]

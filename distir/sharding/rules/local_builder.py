@@ -23,8 +23,8 @@ from distir.sharding.local import LocalContext
 
 class LocalBuilder:
     """
-    Collects the ops of a local form in order. Each op gets the scope of the distributed
-    op.
+    Collects the ops of a local form in order. Each op gets the module path (scope) of
+    the distributed op.
     """
 
     def __init__(self, context: LocalContext):
@@ -46,7 +46,7 @@ class LocalBuilder:
 
     @property
     def inputs(self) -> list[SSAValue | None]:
-        """The local operands by schema position; None stands for an omitted one."""
+        """The local operands by schema position; None stands for an omitted operand."""
         operands = iter(self.context.operands)
         return [None if v is None else next(operands) for v in self.op.input_values]
 

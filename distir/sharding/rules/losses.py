@@ -1,6 +1,6 @@
 """
-Sharding rules and local forms of losses of integer labels. Cross-entropies whose
-classes are split are decomposed into steps, which have local forms here.
+Sharding rules of losses of integer labels, and their local forms: the ops of one
+device. Cross-entropies whose classes are split are decomposed into steps.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from distir.sharding.rules.local_builder import LocalBuilder, is_split
 @onnx_rule("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 def label_loss(op: OnnxOp) -> Rule:
     """
-    Returns the rule of losses of integer labels.
+    Returns the sharding rule of losses of integer labels.
 
     Labels are summed over, unless the loss has no reduction. Classes are whole, except
-    for a summed or averaged softmax of rows, whose decomposition can split them. The
-    divisor of a mean depends on which labels are ignored, so only the decomposition
-    splits labels then. A mean with class weights is not split at all.
+    for a summed or averaged softmax of rows, whose decomposition can split them. If the
+    loss ignores some labels, the divisor of a mean depends on the labels, so only the
+    decomposition splits labels. A mean with class weights is not split at all.
     """
     reduction = op.attribute("reduction")
     ignores = op.attribute("ignore_index") is not None
@@ -117,7 +117,7 @@ def loss_in_steps(op: Operation) -> list[Operation] | None:
 def sum_and_number(op: Operation) -> list[Operation] | None:
     """
     Decomposes a mean over the labels that are not ignored into the sum, the number of
-    labels and the quotient. Returns None for any other loss, and for one with class
+    labels and the quotient. Returns None for any other loss, and for a loss with class
     weights.
     """
     assert isinstance(op, OnnxOp)
@@ -166,7 +166,7 @@ def _divided(op: OnnxOp, total: SSAValue, ignored: int) -> list[Operation]:
 def _softmax_steps(op: Operation, **properties: Any) -> list[Operation]:
     """
     Returns the steps that compute the sum of cross-entropies from logits and labels.
-    `properties` are properties of that sum (`divisor`, `ignore_index`).
+    `properties` are properties of the sum (`divisor`, `ignore_index`).
     """
     scores, labels = op.operands
     maximum = LogitMaximumOp(scores)
@@ -183,7 +183,7 @@ def _softmax_steps(op: Operation, **properties: Any) -> list[Operation]:
 @local_form("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
 def label_loss_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of a mean loss: the mean over the labels on this device,
+    Returns one device's ops for a mean loss: the mean over the labels on this device,
     times their share of all labels.
     """
     builder = LocalBuilder(context)
@@ -266,8 +266,8 @@ def _split_classes(context: LocalContext, logits: int) -> int | None:
 @local_form("train.label_logit")
 def label_logit_held(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of the look-up of each label's logit. It looks among this
-    device's classes only.
+    Returns one device's ops for the look-up of each label's logit. The look-up covers
+    this device's classes only.
     """
     classes = _split_classes(context, 0)
     if classes is None:
@@ -280,7 +280,7 @@ def label_logit_held(context: LocalContext) -> Sequence[Operation]:
 @local_form("train.cross_entropy_part_grad")
 def gradient_held(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of the gradient of a cross-entropy. It subtracts 1 only at
+    Returns one device's ops for the gradient of a cross-entropy. It subtracts 1 only at
     labels among this device's classes.
     """
     op = context.op

@@ -1,6 +1,6 @@
 """
-Sharding rules and local forms of normalisation ops, and local forms of gradients of
-convolutions.
+Sharding rules of normalisation ops, and local forms (ops of one device) of these ops
+and of gradients of convolutions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @onnx_rule("MeanVarianceNormalization")
 def over_axes(op: OnnxOp) -> Rule:
     """
-    Returns the rule of MeanVarianceNormalization. The normalised dimensions are whole.
+    Returns the sharding rule of MeanVarianceNormalization. The normalised dimensions
+    are whole.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
@@ -45,7 +46,7 @@ def over_axes(op: OnnxOp) -> Rule:
 @onnx_rule("LayerNormalization", "RMSNormalization")
 def from_axis(op: OnnxOp) -> Rule:
     """
-    Returns the rule of ops that normalise the dimensions from `axis` on. These
+    Returns the sharding rule of ops that normalise the dimensions from `axis` on. These
     dimensions are whole, in the scale and the bias too.
     """
     builder = RuleBuilder(op)
@@ -64,8 +65,8 @@ def from_axis(op: OnnxOp) -> Rule:
 @onnx_rule("GroupNormalization")
 def over_groups(op: OnnxOp) -> Rule:
     """
-    Returns the rule of group normalisation. Channels are `[groups, channels of a
-    group]`, and groups are parallel.
+    Returns the sharding rule of group normalisation. Channels are `[groups, channels of
+    a group]`, and groups are parallel.
     """
     builder = RuleBuilder(op)
     batch, channels, *space = shape_of(op.operands[0])
@@ -84,8 +85,8 @@ def over_groups(op: OnnxOp) -> Rule:
 @local_form("onnx.GroupNormalization")
 def over_groups_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of group normalisation: `num_groups` is the number of local
-    groups.
+    Returns one device's ops for group normalisation: the op with the number of local
+    groups in `num_groups`.
     """
     builder = LocalBuilder(context)
     channels = shape_of(context.op.operands[0])[1]
@@ -97,8 +98,8 @@ def over_groups_local(context: LocalContext) -> Sequence[Operation]:
 @onnx_rule("BatchNormalization")
 def over_batch(op: OnnxOp) -> Rule:
     """
-    Returns the rule of batch normalisation. In inference every dimension is parallel.
-    In training all dimensions except channels are whole.
+    Returns the sharding rule of batch normalisation. In inference every dimension is
+    parallel. In training all dimensions except channels are whole.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
@@ -112,8 +113,8 @@ def over_batch(op: OnnxOp) -> Rule:
 @local_form("train.conv_grad_input", "train.conv_grad_weight")
 def convolution_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of a gradient of a convolution: the attribute `group` is the
-    number of local groups.
+    Returns one device's ops for a gradient of a convolution: the op with the number of
+    local groups in `group`.
     """
     op, local = context.op, context.same_op()
     assert isinstance(op, ConvGradOp)
@@ -127,8 +128,8 @@ def convolution_local(context: LocalContext) -> Sequence[Operation]:
 @local_form("train.ghost_batch_norm", "train.ghost_batch_norm_grad")
 def local_parts(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of ghost batch normalisation and its gradient, with the
-    number of local groups.
+    Returns one device's ops for ghost batch normalisation (with separate statistics for
+    groups of samples) or for its gradient: the op with the number of local groups.
     """
     op = context.op
     assert isinstance(op, GhostBatchNormOp | GhostBatchNormGradOp)

@@ -1,4 +1,7 @@
-"""Sharding rules and local forms of opaque modules and of their gradients."""
+"""
+Sharding rules of opaque modules and of their gradients, and their local forms: the ops
+of one device.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +72,10 @@ def opaque(op: Operation) -> Rule:
 @local_form("train.opaque", "train.opaque_grad")
 def opaque_of_part(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of an opaque module. It has the axes over which the module
-    communicates. If the module draws random numbers, it also has the device's positions
-    along the axes that split it, so that the parts draw different numbers.
+    Returns one device's ops for an opaque module. The op names the axes over which the
+    module communicates. If the module draws random numbers, the op also has the
+    device's positions along the axes that split it, so that the parts draw different
+    numbers.
     """
     op, builder = context.op, LocalBuilder(context)
     assert isinstance(op, OpaqueBase)

@@ -35,8 +35,8 @@ _FACTORS = rule_from("[*s, m, n] -> [*s, m, n] decompose m n")
 @train_rule("orthogonalize")
 def orthogonalize(op: OrthogonalizeOp) -> Rule:
     """
-    Returns the rule of the orthogonalisation of matrices: matrices of a stack are
-    parallel, and the products of the decomposition split the longer dimension.
+    Returns the sharding rule of the orthogonalisation of matrices. Matrices of a stack
+    are parallel. Only the decomposition into products splits the longer dimension.
     """
     shape = known_shape(op.x)
     if shape is None:

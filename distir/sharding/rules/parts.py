@@ -1,9 +1,10 @@
 """
-Sharding rules and local forms of ops that cut a dimension into parts or join parts.
+Sharding rules of ops that cut a dimension into parts or join parts, and their local
+forms: the ops of one device.
 
 Parts of sizes 4, 2, 2 all consist of pieces of their greatest common divisor 2: the
 joined dimension is `[4 pieces, 2]`, the parts `[2, 2]`, `[1, 2]` and `[1, 2]`. The
-piece, which is the minor factor, may be split. That is how a fused QKV is split over
+piece, which is the minor factor, may be split. In this way a fused QKV is split over
 heads.
 """
 
@@ -38,8 +39,8 @@ def _with(dims: Dims, axis: int, dim: Dim) -> Dims:
 
 def _pieces(builder: RuleBuilder, sizes: Sequence[int], piece: Dim) -> list[Dim]:
     """
-    Returns each size as a dimension that consists of pieces of the size of `piece`. An
-    empty part has no factors.
+    Returns each size as a dimension that consists of pieces of the size of `piece`. A
+    size of 0 has no factors.
     """
     size = builder.size(piece)
     return [builder.factor(n // size, "replicate") + piece if n else () for n in sizes]
@@ -48,8 +49,8 @@ def _pieces(builder: RuleBuilder, sizes: Sequence[int], piece: Dim) -> list[Dim]
 @onnx_rule("Concat", "Split")
 def concat_or_split(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Concat and of its inverse Split. Concat is linear in all
-    operands together.
+    Returns the sharding rule of Concat and of its inverse Split. Concat is linear in
+    all operands together.
     """
     builder = RuleBuilder(op)
     joins = op.name == "onnx.Concat"
@@ -67,14 +68,18 @@ def concat_or_split(op: OnnxOp) -> Rule:
 
 
 def _one_at(sizes: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """Returns the shape with size 1 at `axis`, whose factors are added separately."""
+    """
+    Returns the shape `sizes` with size 1 at `axis`, because the factors of this
+    dimension are added separately.
+    """
     return (*sizes[:axis], 1, *sizes[axis + 1 :])
 
 
 @local_form("onnx.Split")
 def split_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of Split: the sizes of the parts are those on this device.
+    Returns one device's ops for Split: the op with the sizes of the parts on this
+    device.
     """
     builder = LocalBuilder(context)
     source = shape_of(context.op.operands[0])
@@ -110,9 +115,9 @@ def _slices(op: OnnxOp) -> dict[int, tuple[int, int, int]] | None:
 @onnx_rule("Slice")
 def slice_(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Slice. An uncut dimension is a parallel factor. A dimension that
-    is cut with step 1 consists of pieces that the cut does not break. Any other
-    dimension is whole.
+    Returns the sharding rule of Slice. An uncut dimension is a parallel factor. A
+    dimension that is cut with step 1 consists of pieces that the cut does not break.
+    Any other dimension is whole.
     """
     builder = RuleBuilder(op)
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
@@ -136,8 +141,8 @@ def slice_(op: OnnxOp) -> Rule:
 @local_form("onnx.Slice")
 def slice_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of Slice: the starts and ends of split dimensions are
-    positions in this device's part.
+    Returns one device's ops for Slice: the op with the starts and ends of split
+    dimensions as positions in this device's part.
     """
     builder = LocalBuilder(context)
     cuts = _slices(builder.op)
@@ -158,8 +163,8 @@ def slice_local(context: LocalContext) -> Sequence[Operation]:
 @onnx_rule("Pad")
 def pad(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Pad. Padded dimensions are whole. Padding with zeros or with
-    copies of elements is linear.
+    Returns the sharding rule of Pad. Padded dimensions are whole. Padding with zeros or
+    with copies of elements is linear.
     """
     builder = RuleBuilder(op)
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])

@@ -1,6 +1,6 @@
 """
-Sharding rules, decompositions and local forms of recurrent layers and of their
-gradients.
+Sharding rules and decompositions of recurrent layers and of their gradients, and their
+local forms: the ops of one device.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _GATHERED: dict[str, type[GatheredLayerOp]] = {
 
 def unusual_form(op: OnnxOp) -> str | None:
     """
-    Returns the name of the first feature of a recurrent layer that rules out a gradient
-    and a split of hidden features, or None if it has no such feature.
+    Returns the name of the first feature of a recurrent layer that prevents a gradient
+    and a split of hidden features. Returns None if the layer has no such feature.
     """
     reasons = {
         "sequences of several lengths": op.input(_SEQUENCE_LENGTHS) is not None,
@@ -110,7 +110,7 @@ class RecurrentDims(NamedTuple):
 @onnx_rule("LSTM", "GRU", "RNN")
 def recurrent(op: OnnxOp) -> Rule:
     """
-    Returns the rule of recurrent layers. The batch and the two directions of a
+    Returns the sharding rule of recurrent layers. The batch and the two directions of a
     bidirectional layer are parallel; time is whole. Hidden features are split, with
     their gates, by the decomposition only, because each step needs all features of the
     previous state.
@@ -146,8 +146,8 @@ def _flops(op: Operation) -> int:
 
 def _is_divisible(op: OnnxOp, directions: int) -> bool:
     """
-    Whether a bidirectional layer can be computed by one layer per direction. It cannot
-    if activations have parameters.
+    Whether one layer per direction can compute a bidirectional layer. This is not so if
+    activations have parameters.
     """
     options = ("activation_alpha", "activation_beta")
     return directions > 1 and all(op.attribute(name) is None for name in options)
@@ -166,7 +166,7 @@ def _can_gather(op: OnnxOp) -> bool:
 @decomposition(*RECURRENT)
 def gathered_layer(op: Operation) -> list[Operation] | None:
     """
-    Decomposes a recurrent layer into the one op of `train` that computes the same and
+    Decomposes a recurrent layer into a single op of `train` that computes the same and
     can split hidden features. Returns None if there is no such op.
     """
     assert isinstance(op, OnnxOp)
@@ -191,8 +191,8 @@ def gathered_layer(op: Operation) -> list[Operation] | None:
 @train_rule("gathered_rnn", "gathered_gru", "gathered_lstm")
 def gathered(op: GatheredLayerOp) -> Rule:
     """
-    Returns the rule of a layer that gathers its state in each step. Batch, directions
-    and hidden features are parallel.
+    Returns the sharding rule of a layer that gathers its state in each step. Batch,
+    directions and hidden features are parallel.
     """
     builder = RuleBuilder(op)
     batch_first = op.batch_first is not None
@@ -215,7 +215,7 @@ def gathered(op: GatheredLayerOp) -> Rule:
 @local_form(*RECURRENT)
 def recurrent_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of a layer whose directions are split: a layer of one
+    Returns one device's ops for a layer whose directions are split: a layer of one
     direction.
     """
     local = context.same_op()
@@ -236,9 +236,10 @@ def recurrent_local(context: LocalContext) -> Sequence[Operation]:
 )
 def gathered_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of a layer that gathers its state, or of its gradient. It
-    names the mesh axes that split hidden features. If directions are split, it has one
-    direction. Raises DistIRError if one collective cannot gather the features.
+    Returns one device's ops for a layer that gathers its state, or for its gradient.
+    The op names the mesh axes that split hidden features. If directions are split, the
+    op has one direction. Raises DistIRError if one collective cannot gather the
+    features.
     """
     op, local = context.op, context.same_op()
     assert isinstance(op, GatheredOp)
@@ -295,7 +296,7 @@ _GATHERED_GRADIENTS: dict[str, type[GatheredGradOp]] = {
 )
 def recurrent_gradient(op: RecurrentGradOp) -> Rule:
     """
-    Returns the rule of the gradients of recurrent layers.
+    Returns the sharding rule of the gradients of recurrent layers.
 
     The batch is parallel; the gradients of weights and biases are sums over it. The two
     directions of a bidirectional layer are parallel, and so are hidden features, which
@@ -335,7 +336,7 @@ def recurrent_gradient(op: RecurrentGradOp) -> Rule:
 @decomposition("train.rnn_grad", "train.gru_grad", "train.lstm_grad")
 def gathered_gradient(op: Operation) -> list[Operation]:
     """
-    Decomposes the gradient of a recurrent layer into the one op that computes the same
+    Decomposes the gradient of a recurrent layer into a single op that computes the same
     and can split hidden features.
     """
     made = _GATHERED_GRADIENTS[op.name].create(
@@ -349,7 +350,7 @@ def gathered_gradient(op: Operation) -> list[Operation]:
 @local_form("train.rnn_grad", "train.gru_grad", "train.lstm_grad")
 def recurrent_gradient_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of the gradient of a layer whose directions are split: the
+    Returns one device's ops for the gradient of a layer whose directions are split: the
     gradient of a layer of one direction.
     """
     op, local = context.op, context.same_op()

@@ -1,4 +1,7 @@
-"""Sharding rules and local forms of reductions along dimensions."""
+"""
+Sharding rules of reductions along dimensions, and their local forms: the ops of one
+device.
+"""
 
 from __future__ import annotations
 
@@ -65,15 +68,15 @@ def _reduction(
 
 @onnx_rule("ReduceSum")
 def reduce_sum(op: OnnxOp) -> Rule:
-    """Returns the rule of ReduceSum. It leaves partial sums, and is linear."""
+    """Returns the sharding rule of ReduceSum. It leaves partial sums, and is linear."""
     return _reduction(op, "reduction", linear=True)
 
 
 @onnx_rule("ReduceL1", "ReduceSumSquare")
 def reduce_sum_of(op: OnnxOp) -> Rule:
     """
-    Returns the rule of sums of a function of each element, such as its square. They
-    leave partial sums, but are not linear.
+    Returns the sharding rule of sums of a function of each element, such as its square.
+    These ops leave partial sums, but are not linear.
     """
     return _reduction(op, "reduction")
 
@@ -81,9 +84,9 @@ def reduce_sum_of(op: OnnxOp) -> Rule:
 @onnx_rule("ReduceMean")
 def reduce_mean(op: OnnxOp) -> Rule:
     """
-    Returns the rule of ReduceMean. It is the sum of the devices' means, each divided by
-    the number of devices (`reduce_mean_local`). A mean of integers rounds, so its
-    dimension stays whole.
+    Returns the sharding rule of ReduceMean. The mean is the sum of the devices' means,
+    each divided by the number of devices (`reduce_mean_local`). A mean of integers
+    rounds, so its dimension stays whole.
     """
     if not isinstance(element_type(op.operands[0]), AnyFloat):
         return _reduction(op, "replicate")
@@ -93,8 +96,8 @@ def reduce_mean(op: OnnxOp) -> Rule:
 @onnx_rule("ReduceMax", "ReduceMin")
 def reduce_extremum(op: OnnxOp) -> Rule:
     """
-    Returns the rule of ReduceMax and ReduceMin, which leave partial maxima or minima.
-    For booleans the reduced dimensions are whole.
+    Returns the sharding rule of ReduceMax and ReduceMin, which leave partial maxima or
+    minima. For booleans the reduced dimensions are whole.
     """
     # Collectives reduce numbers; the extremum of booleans needs the dimension whole.
     boolean = element_type(op.operands[0]) == IntegerType(1)
@@ -106,8 +109,8 @@ def reduce_extremum(op: OnnxOp) -> Rule:
 @onnx_rule("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceProd")
 def reduce_whole(op: OnnxOp) -> Rule:
     """
-    Returns the rule of reductions that cannot be computed as a sum over parts. The
-    reduced dimensions are whole.
+    Returns the sharding rule of reductions that cannot be computed as a sum over parts.
+    The reduced dimensions are whole.
     """
     return _reduction(op, "replicate")
 
@@ -115,8 +118,8 @@ def reduce_whole(op: OnnxOp) -> Rule:
 @local_form("onnx.ReduceMean")
 def reduce_mean_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of ReduceMean: the local mean divided by the number of parts
-    of the reduced dimensions.
+    Returns one device's ops for ReduceMean: the local mean divided by the number of
+    parts of the reduced dimensions.
     """
     rule = context.rule
     parts = prod(
@@ -137,7 +140,10 @@ def reduce_mean_local(context: LocalContext) -> Sequence[Operation]:
 
 @onnx_rule("ArgMax", "ArgMin", "TopK")
 def positions_of_extremes(op: OnnxOp) -> Rule:
-    """Returns the rule of ArgMax, ArgMin and TopK. The searched dimension is whole."""
+    """
+    Returns the sharding rule of ArgMax, ArgMin and TopK. The searched dimension is
+    whole.
+    """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
     axis = attribute_axis(op, len(sizes))
@@ -151,8 +157,8 @@ def positions_of_extremes(op: OnnxOp) -> Rule:
 @onnx_rule("CumSum", "CumProd")
 def cumulate(op: OnnxOp) -> Rule:
     """
-    Returns the rule of CumSum and CumProd. The cumulated dimension is whole. CumSum is
-    linear.
+    Returns the sharding rule of CumSum and CumProd. The cumulated dimension is whole.
+    CumSum is linear.
     """
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])

@@ -1,6 +1,6 @@
 """
-Sharding rules and local forms of ops that regroup or stretch dimensions, fill a tensor
-with one value, or return a tensor's shape.
+Sharding rules of ops that regroup or stretch dimensions, fill a tensor with one value,
+or return a tensor's shape, and their local forms: the ops of one device.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class _Side:
 @onnx_rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Reshape, Flatten, Squeeze and Unsqueeze. It follows from the
-    shapes of the operand and the result.
+    Returns the sharding rule of Reshape, Flatten, Squeeze and Unsqueeze, which follows
+    from the shapes of the operand and the result.
     """
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     if 0 in source:
@@ -103,8 +103,8 @@ def reshape(op: OnnxOp) -> Rule:
 @local_form("onnx.Reshape", "onnx.Expand")
 def to_local_shape(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of Reshape and Expand: the target shape is that of this
-    device's part.
+    Returns one device's ops for Reshape and Expand: the op with the shape of this
+    device's part as its target.
     """
     if not is_split(context):
         return [context.same_op()]
@@ -116,8 +116,8 @@ def to_local_shape(context: LocalContext) -> Sequence[Operation]:
 @local_form("onnx.Squeeze")
 def squeeze_local(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the local form of Squeeze. It lists the axes explicitly, because a split
-    dimension may have size 1 on a device.
+    Returns one device's ops for Squeeze. The op lists the axes explicitly, because a
+    split dimension may have size 1 on a device.
     """
     builder = LocalBuilder(context)
     if not is_split(context) or builder.input(1) is not None:
@@ -128,7 +128,7 @@ def squeeze_local(context: LocalContext) -> Sequence[Operation]:
 
 @onnx_rule("Transpose")
 def transpose(op: OnnxOp) -> Rule:
-    """Returns the rule of Transpose, which permutes the dimensions."""
+    """Returns the sharding rule of Transpose, which permutes the dimensions."""
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.operands[0]))
     order = op.attribute("perm", list(reversed(range(len(dims)))))
@@ -151,8 +151,8 @@ def _equal(op: OnnxOp) -> DenseIntOrFPElementsAttr | None:
 @onnx_rule("Constant")
 def constant(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Constant. A constant whose elements are all equal is made in any
-    layout; any other one is whole on each device.
+    Returns the sharding rule of Constant. A constant whose elements are all equal can
+    be made in any layout; any other constant is whole on each device.
     """
     if _equal(op) is None:
         return Rule.replicated(op)
@@ -177,7 +177,10 @@ def local_constant(context: LocalContext) -> Sequence[Operation]:
 
 @onnx_rule("ConstantOfShape")
 def constant_of_shape(op: OnnxOp) -> Rule:
-    """Returns the rule of ConstantOfShape, which is made in any layout."""
+    """
+    Returns the sharding rule of ConstantOfShape, whose result can be made in any
+    layout.
+    """
     builder = RuleBuilder(op)
     sizes = shape_of(op.results[0])
     if min(sizes, default=0) < 0:
@@ -199,9 +202,9 @@ def local_constant_of_shape(context: LocalContext) -> Sequence[Operation]:
 @onnx_rule("Expand")
 def expand(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Expand. Each dimension of the operand is a factor unless its
-    size is 1. A stretched dimension is whole on each device; this costs nothing,
-    because cutting a slice of it is free.
+    Returns the sharding rule of Expand. Each dimension of the operand is a factor
+    unless its size is 1. A stretched dimension is whole on each device; this costs
+    nothing, because cutting a slice of it is free.
     """
     builder = RuleBuilder(op)
     sizes, target = shape_of(op.operands[0]), shape_of(op.results[0])
@@ -213,9 +216,9 @@ def expand(op: OnnxOp) -> Rule:
 @onnx_rule("Tile")
 def tile(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Tile. Each dimension of the result consists of copies of the
-    operand's dimension. The operand's dimension may be split, but not the number of
-    copies.
+    Returns the sharding rule of Tile. Each dimension of the result consists of copies
+    of the operand's dimension. The operand's dimension may be split, but not the number
+    of copies.
     """
     builder = RuleBuilder(op)
     sizes, target = shape_of(op.operands[0]), shape_of(op.results[0])
@@ -232,9 +235,9 @@ def tile(op: OnnxOp) -> Rule:
 @onnx_rule("DepthToSpace", "SpaceToDepth")
 def depth_and_space(op: OnnxOp) -> Rule:
     """
-    Returns the rule of DepthToSpace and SpaceToDepth. They relate `[n, (p q c), h, w]`
-    and `[n, c, (h p), (w q)]`; `p` and `q` are whole. In `CRD` mode the channels are
-    `(c p q)`.
+    Returns the sharding rule of DepthToSpace and SpaceToDepth. These ops relate `[n, (p
+    q c), h, w]` and `[n, c, (h p), (w q)]`; `p` and `q` are whole. In `CRD` mode the
+    channels are `(c p q)`.
     """
     builder = RuleBuilder(op)
     to_space = op.name == "onnx.DepthToSpace"
@@ -253,8 +256,8 @@ def depth_and_space(op: OnnxOp) -> Rule:
 @onnx_rule("Shape", "Size")
 def shape_query(op: OnnxOp) -> Rule:
     """
-    Returns the rule of Shape and Size. The operand may be split in any way, because the
-    result describes the whole tensor.
+    Returns the sharding rule of Shape and Size. The operand may be split in any way,
+    because the result describes the whole tensor.
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape_of(op.operands[0]))
@@ -263,7 +266,7 @@ def shape_query(op: OnnxOp) -> Rule:
 
 @local_form("onnx.Shape")
 def shape_local(context: LocalContext) -> Sequence[Operation]:
-    """Returns the local form of Shape: the global shape as a constant."""
+    """Returns one device's ops for Shape: the global shape as a constant."""
     builder = LocalBuilder(context)
     sizes = shape_of(context.op.operands[0])
     start, end = builder.op.attribute("start"), builder.op.attribute("end", len(sizes))
@@ -273,7 +276,9 @@ def shape_local(context: LocalContext) -> Sequence[Operation]:
 
 @local_form("onnx.Size")
 def size_local(context: LocalContext) -> Sequence[Operation]:
-    """Returns the local form of Size: the global number of elements as a constant."""
+    """
+    Returns one device's ops for Size: the global number of elements as a constant.
+    """
     builder = LocalBuilder(context)
     count = prod(shape_of(context.op.operands[0]))
     builder.constant(np.array(count, dtype=np.int64))

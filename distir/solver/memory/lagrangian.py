@@ -2,21 +2,20 @@
 Replaces a memory limit by a price: each byte that is occupied at a point costs the
 multiplier of that point (Lagrangian relaxation).
 
-For given multipliers, the problem without a limit has a cheapest choice. Its cost and
-price, less the price of the capacity, is a lower bound. The best multipliers are found
-by cutting planes: each choice that was priced gives a plane above the bound, as a
-function of the multipliers. The next multipliers are those where the lowest plane is
-highest. A point gets a multiplier when a choice exceeds its capacity.
+For given multipliers, the problem without a limit has a cheapest choice. The cost and
+the price of this choice, less the price of the capacity, is a lower bound. Cutting
+planes find the best multipliers: each choice that was priced gives a plane above the
+bound, as a function of the multipliers. The next multipliers are those at which the
+lowest plane is highest. A point gets a multiplier when a choice exceeds its capacity.
 
 At the best multipliers, repeated layers cost the same with much memory as with little.
 The multipliers are therefore raised a little for the nodes up to some position and
-lowered for the others. A binary search finds the position from which on the choice
-fits.
+lowered for the others. A binary search finds the position from which the choice fits.
 
 Choices for different multipliers differ in parts, and a part that saves memory in one
-choice may not be needed in another. The final answer is the best combination of their
-alternatives. An integer program finds it, which is small because nearly all nodes
-agree.
+choice may not be needed in another. The final answer is the best combination of the
+alternatives in these choices. An integer program finds it. The program is small,
+because the choices agree on nearly all nodes.
 """
 
 from __future__ import annotations
@@ -78,8 +77,9 @@ STEPS = (0.01, 0.05, 0.2)
 @dataclass(frozen=True)
 class Priced:
     """
-    A choice that was cheapest for some multipliers, with its cost. `over` is the number
-    of bytes by which it exceeds the capacity of each point.
+    A choice that was cheapest for some multipliers (prices of memory), with its cost.
+    `over` is the number of bytes by which the choice exceeds the capacity of each point
+    in time.
     """
 
     choice: Mapping[int, int]
@@ -94,7 +94,8 @@ class Priced:
 
 class Lagrangian:
     """
-    The search for the best multipliers, and for choices near them.
+    The search for the best multipliers, and for choices near them. A multiplier is the
+    price of a byte at a point in time.
 
     - `points`: the points that have a multiplier.
     - `optimum`: a function that finds the cheapest choice for given multipliers. If it
@@ -131,16 +132,17 @@ class Lagrangian:
         """
         Starts from the choices that another search priced. Their costs and bytes are
         known, so the multipliers start near the best ones. The bound of the other
-        search is not taken over, because it may not be valid.
+        search may not be valid and is not used.
         """
         self.priced, self.points = other.priced, other.points
         self.highest, self.best = other.highest, other.best
 
     def run(self, thorough: bool = True) -> SolverResult:
         """
-        Solves the dual, then looks for choices near it, and returns the best result.
-        With `thorough`, it goes on until the gap or the time limit is reached;
-        otherwise it stops after the best combination of the choices seen.
+        Finds the best prices of memory, then looks for choices near them, and returns
+        the best choice. With `thorough`, the search continues until the gap or the time
+        limit is reached; otherwise it stops after the best combination of the choices
+        seen.
         """
         if not self.priced and not self.price({}):
             return self.result()
@@ -162,9 +164,9 @@ class Lagrangian:
     @property
     def patience(self) -> float:
         """
-        The seconds that one search for the cheapest choice may take. For some
-        multipliers many choices are equally cheap, and the search takes long. If it is
-        cut short, the choice found so far still gives a plane with a valid bound.
+        The seconds that one search for the cheapest choice may take. For some prices of
+        memory many choices are equally cheap, and the search takes long. If the search
+        is cut short, its best choice so far still gives a valid bound.
         """
         usual = (
             sorted(self.seconds)[len(self.seconds) // 2] if self.seconds else math.inf
@@ -193,9 +195,9 @@ class Lagrangian:
         factors: Mapping[int, float] | None = None,
     ) -> bool:
         """
-        Finds the cheapest choice for the multipliers `multipliers`, and returns whether
-        there is one. If `factors` are given, the multipliers are scaled for each node
-        by its factor, and the bound is not updated.
+        Finds the cheapest choice for the multipliers (prices of memory) `multipliers`,
+        and returns whether there is one. If `factors` are given, each node's
+        multipliers are scaled by the node's factor, and the bound is not updated.
         """
         graph = self.graph
         free = graph.copy(memory=False)
@@ -230,8 +232,8 @@ class Lagrangian:
 
     def climb(self) -> dict[int, float]:
         """
-        Raises the bound from the best multipliers so far, until the planes show that
-        little is left to gain. Returns the best multipliers.
+        Raises the lower bound, starting from the best multipliers (prices of memory) so
+        far, until little is left to gain. Returns the best multipliers.
         """
         clock = self.clock.part(0.6)
         idle = 0
@@ -273,10 +275,11 @@ class Lagrangian:
 
     def mixed(self) -> tuple[Costs, float] | None:
         """
-        Returns the next multipliers and the value that the bound can reach there at
-        most. They come from the cheapest mixture of choices that fits on average.
-        Points that the mixture exceeds get a multiplier first. Returns None if the
-        linear program is numerically too difficult.
+        Returns the next multipliers (prices of memory), and the highest value that the
+        bound can reach there. They come from the cheapest mixture of choices that fits
+        on average. Points in time at which the mixture exceeds the capacity get a
+        multiplier first. Returns None if the linear program is numerically too
+        difficult.
         """
         capacity = self.graph.capacity
         costs = np.array([c.cost for c in self.priced])
@@ -302,9 +305,9 @@ class Lagrangian:
 
     def stagger(self, multipliers: Mapping[int, float]) -> list[Mapping[int, int]]:
         """
-        Looks for choices with multipliers that are raised for some nodes only, just
-        enough to fit into memory. Returns the choices that were known before, including
-        the choice with all multipliers raised.
+        Looks for choices with multipliers (prices of memory) that are raised for some
+        nodes only, just enough to fit into memory. Returns the choices that were known
+        before, including the choice with all multipliers raised.
         """
         near = self.choices
         nodes = sorted(self.graph.pieces)
@@ -325,10 +328,10 @@ class Lagrangian:
         self, nodes: Sequence[int], multipliers: Mapping[int, float], step: float
     ) -> None:
         """
-        Raises the multipliers by the fraction `step` for the first nodes of `nodes`,
-        and lowers them for the others. A binary search finds the smallest number of
-        raised nodes for which the choice fits. The choice must fit if all nodes are
-        raised.
+        Raises the multipliers (prices of memory) by the fraction `step` for the first
+        nodes of `nodes`, and lowers them for the others. A binary search finds the
+        smallest number of raised nodes for which the choice fits. The choice must fit
+        if all nodes are raised.
         """
         least, most = 0, len(nodes)
         while most - least > 1 and not self.is_over:
@@ -343,7 +346,7 @@ class Lagrangian:
     def combine(self, chosen: Sequence[Mapping[int, int]], clock: Clock) -> bool:
         """
         Finds the best combination of the alternatives in the choices `chosen` and in
-        the best choice so far. Returns whether the time sufficed.
+        the best choice so far. Returns whether the time was sufficient.
         """
         graph = self.graph
         before = self.best.objective
@@ -379,7 +382,7 @@ class Lagrangian:
 def dearest(graph: CostGraph) -> float:
     """
     Returns an upper bound on the cost of every possible choice: the sum of the largest
-    finite entry of each node and edge, or 0 where that is negative.
+    finite entry of each node and edge; negative entries count as 0.
     """
     total = max(graph.constant, 0.0)
     for costs in graph.costs.values():

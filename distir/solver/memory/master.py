@@ -1,7 +1,7 @@
 """
-The master problems of cutting planes. One finds the multipliers at which the lowest of
-some planes is highest. Its dual finds the cheapest mixture of the planes' choices that
-fits on average.
+The two linear programs of the cutting-plane method. One finds the multipliers at which
+the lowest of some planes is highest. Its dual finds the cheapest mixture of the planes'
+choices that fits on average.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def best_multipliers(
 ) -> tuple[Costs, float, Costs] | None:
     """
     Returns the multipliers m, with 0 <= m <= `highest`, that maximise the least value
-    of `costs[k] + over[k] @ m` over all planes k. Also returns that value, and the
-    share of each plane in the dual mixture. Returns None if the numbers are too far
-    apart for HiGHS.
+    of `costs[k] + over[k] @ m` over all k. Also returns that value, and the weight of
+    each k in the solution of the dual. Returns None if the numbers are too far apart
+    for HiGHS.
     """
     planes, points = over.shape
     # Columns: the multipliers as fractions of their highest, then the value, split by sign.
@@ -49,7 +49,7 @@ def best_multipliers(
 def best_weights(over: Costs) -> Costs | None:
     """
     Returns the weights, non-negative and with sum 1, that maximise the least value of
-    `over[k] @ weights` over all planes k. Returns None if HiGHS is not installed or the
+    `over[k] @ weights` over all k. Returns None if HiGHS is not installed or the
     numbers are too far apart for it.
     """
     if not is_installed():

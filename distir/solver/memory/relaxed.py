@@ -1,7 +1,7 @@
 """
-Solves a graph without its memory limit. It uses elimination if the tables are small
-enough, else dual ascent. The alternatives that dual ascent does not rule out are then
-solved by elimination or an integer program.
+Solves a graph without its memory limit. Elimination is used if the tables are small
+enough, and dual ascent otherwise. The alternatives that dual ascent does not rule out
+are then solved by elimination or an integer program.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
 def _rest(ascent: DualAscent, clock: Clock, gap: float) -> SolverResult:
     """
     Returns the best choice among the alternatives that a run of dual ascent leaves. If
-    the run has found no choice near its bound, an optimum near the bound is looked for
-    first: it has few alternatives.
+    the run found no choice near its bound, first looks for an optimum near the bound,
+    where few alternatives are left.
     """
     best = ascent.best
     found = unknown = SolverResult(None, math.inf, -math.inf)

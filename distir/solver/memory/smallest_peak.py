@@ -29,8 +29,8 @@ no choice fits.
 class SmallestPeak:
     """
     The choice with the smallest memory peak that was found. `over` is the number of
-    bytes by which it exceeds the capacity at the point `point`; 0 or less means that it
-    fits. `least` is a lower bound on `over` for every choice.
+    bytes by which the choice exceeds the capacity at the point `point`; 0 or less means
+    that it fits. `least` is a lower bound on `over` for every choice.
     """
 
     choice: Mapping[int, int]
@@ -41,14 +41,14 @@ class SmallestPeak:
 
 def smallest_peak(graph: CostGraph, clock: Clock) -> SmallestPeak | None:
     """
-    Returns the choice with the smallest memory peak that is found, with a bound.
-    Returns None if the time is over before there is a choice.
+    Returns the choice with the smallest memory peak that the search finds, with a
+    bound. Returns None if the time is over before there is a choice.
 
     Points get weights that sum to 1. The weighted sum of the bytes by which a choice
     exceeds the capacities is at most its peak, so the least weighted sum of all choices
     bounds all peaks. Cutting planes find weights with a high bound. The search ends as
-    soon as a choice fits, or after a fixed number of passes. It ends earlier if it is
-    proven that no choice fits and several passes made no progress.
+    soon as a choice fits, or after a fixed number of passes. It ends earlier if the
+    lower bound proves that no choice fits and several passes made no progress.
     """
     capacity = graph.capacity
     points: list[int] = [int(capacity.argmin())]

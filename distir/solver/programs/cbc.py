@@ -32,7 +32,7 @@ def run_cbc(
     """
     Solves a program with the additional rows `extra`, within the time of the clock and
     up to the relative gap `gap`. `start` is a solution to start from, or None. CBC runs
-    as a process of its own and returns its best solution when it is interrupted. Raises
+    in a separate process and returns its best solution when it is interrupted. Raises
     DistIRError if PuLP or CBC is not installed.
     """
     try:

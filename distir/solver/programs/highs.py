@@ -26,8 +26,8 @@ def is_installed() -> bool:
 
 class Highs:
     """
-    A program in HiGHS. Rows can be added between runs. HiGHS works in a thread of its
-    own and is told to stop when the clock stops, so that a run can be interrupted.
+    A program in HiGHS. Rows can be added between runs. HiGHS works in a separate thread
+    and stops when the clock stops, so that a run can be interrupted.
     """
 
     @nothing_on_stdout()
@@ -95,9 +95,8 @@ class Highs:
         """
         Solves the program until the clock stops, the search has `nodes`
         branch-and-bound nodes, or the absolute gap is at most `gap`. The gap is in the
-        unit of the costs: HiGHS does not know the costs that were taken out of the
-        program, so a relative gap would be wrong. `start` holds the values of the first
-        columns of a known solution.
+        unit of the costs, not relative, because HiGHS does not know the constant part
+        of the costs. `start` holds the values of the first columns of a known solution.
         """
         highs, kinds = self.highs, self.kinds
         highs.setOptionValue("mip_abs_gap", gap)

@@ -1,11 +1,12 @@
 """
 Solves a graph as an integer program.
 
-With HiGHS the relaxation comes first. It gives a lower bound. For each alternative and
-each pair of alternatives, it also tells how much more than the bound a choice with it
-costs at least. Only those with small excess are kept, and the graph is reduced again,
-which makes it much smaller. The optimum of this part is that of the whole graph, unless
-it costs more than the alternatives left out could; in this case more are kept. Memory
+With HiGHS the relaxation comes first. It gives a lower bound on the cost. For each
+alternative and each pair of alternatives, it also gives their excess: the least amount
+by which the cost of a choice with them exceeds the bound. Only alternatives and pairs
+with small excess are kept, and the graph is reduced again, which makes it much smaller.
+The optimum of this part is also the optimum of the whole graph, unless choices with the
+alternatives left out could cost less; in this case more alternatives are kept. Memory
 rows are added at the points where a solution exceeds the limit.
 """
 
@@ -70,10 +71,10 @@ def solve_integer_program(
     """
     Returns the result for a reduced graph, up to the relative gap `gap`. `start` is a
     choice to start from, or None. With HiGHS, each search may be limited to `nodes`
-    branch-and-bound nodes, and the whole ends as soon as a choice costs less than
-    `enough`. Integer programs with more than `columns` columns are not solved, so that
-    a gap may be left, or no choice found. When the clock stops, the result is the best
-    choice found.
+    branch-and-bound nodes, and the search ends as soon as a choice costs less than
+    `enough`. Integer programs with more than `columns` columns are not solved; the
+    result may then have a gap or no choice. When the clock stops, the result is the
+    best choice found.
     """
     found = decided(graph)
     if found is not None:
@@ -96,7 +97,7 @@ def decided(graph: CostGraph) -> SolverResult | None:
 class _Relaxed:
     """
     Solves the relaxation of a graph, then searches among the alternatives that cost
-    little more.
+    little more than its solution.
     """
 
     def __init__(
@@ -169,8 +170,8 @@ class _Relaxed:
 
     def part(self, reduced: Costs, slack: float) -> CostGraph | None:
         """
-        Returns the graph without the alternatives and pairs whose reduced cost exceeds
-        `slack`, or None if no choice is left.
+        Returns the graph without the alternatives and pairs that have a reduced cost
+        above `slack`. Returns None if no choice is left.
         """
         graph, program = self.graph, self.program
         kept = reduced * program.scale <= slack
@@ -193,8 +194,8 @@ def relax(
 ) -> tuple[ProgramSolution, list[int]]:
     """
     Solves the relaxation with all the memory rows that it needs. Returns its solution,
-    without columns if none exists or none was found in time. Also returns the points of
-    the added memory rows, and the points where little memory is left.
+    which has no columns if no solution exists or none was found in time. Also returns
+    the points of the added memory rows, and the points where little memory is left.
     """
     highs = Highs(program.relaxed())
     points: list[int] = []

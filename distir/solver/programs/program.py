@@ -7,9 +7,9 @@ each possible pair of alternatives of an edge:
     sum_a x[i, a] = 1        sum_b e[a, b] = x[i, a]        sum_a e[a, b] = x[j, b]
     sum usage[i, a] x[i, a] <= capacity, at each point
 
-The relaxation of this form is much tighter than that of `e >= x_i + x_j - 1`. There can
-be thousands of points, but only a handful matter. The rows of points are therefore made
-on request only.
+The relaxation of this form is much tighter than with rows `e >= x_i + x_j - 1`. There
+can be thousands of points in time, but only a handful matter. The rows of points are
+therefore made on request only.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ SCALED = 1e4
 @dataclass(frozen=True)
 class ProgramSolution:
     """
-    The answer of a solver. `columns` holds the column values of its best solution, or
-    is None. `bound` is its bound in scaled costs. For a relaxation, `reduced` holds the
-    reduced cost of each column, and `duals` the dual value of each row.
+    The answer of a solver. `columns` holds the column values of the best solution, or
+    is None. `bound` is a bound on the cost, in scaled costs. For a relaxation,
+    `reduced` holds the reduced cost of each column, and `duals` the dual value of each
+    row.
     """
 
     columns: Costs | None
@@ -43,9 +44,8 @@ class ProgramSolution:
 @dataclass(frozen=True)
 class ConstraintRows:
     """
-    Rows of constraints with lower and upper bounds, as a compressed sparse matrix: the
-    entries of row r are those from `starts[r]` to `starts[r + 1] - 1` in `columns` and
-    `values`.
+    Rows of constraints with lower and upper bounds, as a compressed sparse matrix: row
+    r has the entries `starts[r]` to `starts[r + 1] - 1` of `columns` and `values`.
     """
 
     lower: Costs
@@ -88,8 +88,8 @@ class IntegerProgram:
     - `nodes`: the nodes; `first[i]`: the column of node i's first alternative, followed
       by its other alternatives.
     - `pairs[i, j]`: the columns of an edge, as `(first column, alternatives of i,
-      alternatives of j)`; they come after those of all nodes.
-    - `linear`: the program without the rows of points; its costs are divided by
+      alternatives of j)`; they come after the columns of all nodes.
+    - `linear`: the program without the rows for points in time; its costs are divided by
       `scale`.
     """
 
@@ -142,8 +142,8 @@ class IntegerProgram:
 
     def real(self, bound: float) -> float:
         """
-        Returns the cost in the graph that a cost `bound` in the scaled program stands
-        for.
+        Returns the cost in the graph that corresponds to `bound`, a cost in the scaled
+        program.
         """
         return bound * self.scale + self.graph.constant
 
@@ -155,7 +155,10 @@ class IntegerProgram:
         }
 
     def assignment(self, choice: Mapping[int, int]) -> Costs:
-        """Returns the values of all columns for `choice`, which must be possible."""
+        """
+        Returns the values of all columns of the program for `choice`. The choice must
+        be possible.
+        """
         columns = np.zeros(len(self.linear.costs))
         for i, at in self.first.items():
             columns[at + choice[i]] = 1.0
@@ -165,8 +168,8 @@ class IntegerProgram:
 
     def load(self, columns: Costs) -> Costs:
         """
-        Returns the bytes that the solution `columns` occupies at each point. The
-        solution may be one of the relaxation.
+        Returns the bytes that the solution `columns` occupies at each point in time.
+        The solution may be fractional.
         """
         graph = self.graph
         return graph.load_of(
@@ -178,7 +181,7 @@ class IntegerProgram:
         )
 
     def points(self, points: Table) -> ConstraintRows:
-        """Returns the memory rows of the points `points`."""
+        """Returns the memory rows of the points in time `points`."""
         rows: list[Table] = [np.zeros(0, np.int64)]
         columns: list[Table] = [np.zeros(0, np.int64)]
         values: list[Costs] = [np.zeros(0)]
@@ -203,8 +206,8 @@ class IntegerProgram:
 
     def cover(self, choice: Mapping[int, int], point: int) -> ConstraintRows:
         """
-        Returns a row by which at least one node that occupies memory at `point` must
-        take another alternative than in `choice`.
+        Returns a constraint: at least one node that occupies memory at the point in
+        time `point` must take another alternative than in `choice`.
         """
         found: list[int] = []
         for i, pieces in self.graph.pieces.items():
@@ -224,8 +227,8 @@ class IntegerProgram:
 def violated(load: Costs, capacity: Costs, known: Iterable[int]) -> Table:
     """
     Returns up to 32 points at which `load` exceeds `capacity`, largest excess first.
-    Points in `known` are skipped. A run of consecutive points yields only its worst
-    one.
+    Points in `known` are skipped. Of consecutive points, only the worst one is
+    returned.
     """
     over = load - capacity
     bad = over > 1e-9 * np.maximum(np.abs(capacity), 1.0)

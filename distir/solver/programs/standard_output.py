@@ -1,6 +1,6 @@
 """
-Keeps the messages of solvers away from standard output, which is for the program's own
-results: for example MLIR text that the next tool of a pipe reads.
+Keeps the messages of solvers away from standard output. Standard output is for the
+program's own results, for example MLIR text that the next tool of a pipe reads.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class _Guard:
 
     def _redirected(self) -> tuple[IO[str], IO[str]] | None:
         """
-        Replaces `sys.stdout` by a file on the saved descriptor, if it writes to
-        descriptor 1. Returns the original and the new file, or None if nothing was
+        Replaces `sys.stdout`, if it writes to descriptor 1, by a file on the saved
+        descriptor. Returns the original and the new file, or None if nothing was
         replaced.
         """
         before = sys.stdout
@@ -104,9 +104,9 @@ os.register_at_fork(after_in_child=_GUARD.forked)
 def nothing_on_stdout() -> Generator[None]:
     """
     Keeps output to file descriptor 1, by C code of this process or by child processes,
-    away from standard output. It is dropped, or goes to stderr with `DISTIR_DEBUG=1`.
-    Output of Python to `sys.stdout` is kept. For use as a context manager or decorator;
-    it may be nested and used in several threads.
+    away from standard output. Such output is dropped, or goes to stderr with
+    `DISTIR_DEBUG=1`. Output of Python to `sys.stdout` is kept. For use as a context
+    manager or decorator; it may be nested and used in several threads.
     """
     _GUARD.enter()
     try:

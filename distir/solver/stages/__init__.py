@@ -1,8 +1,8 @@
 """
 Divides a graph of ops into pipeline stages (Rhino section 5, with corrections that the
-docstring of `StageProblem` lists). It is exact: by dynamic programming over one order
-of the ops, or by integer programming over all orders. It does not depend on the IR or
-devices.
+docstring of `StageProblem` lists). The division is exact: by dynamic programming over
+one order of the ops, or by integer programming over all orders. The IR and the devices
+play no role.
 """
 
 from __future__ import annotations

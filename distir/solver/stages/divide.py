@@ -39,9 +39,9 @@ def cheapest(
     known: StageDivision | None = None,
 ) -> StageDivision:
     """
-    Returns the division with the least communication among those whose stages have at
-    most `cap` seconds of work each. After `time_limit` seconds it is the best division
-    found, with a bound. It is no worse than `known`, if the cap allows that division.
+    Returns the division with the least communication in which each stage has at most
+    `cap` seconds of work. After `time_limit` seconds, returns the best division found,
+    with a bound. The result is no worse than `known`, if the cap allows that division.
     Raises DistIRError if there is no division or none was found.
     """
     search = _Dividing(problem, method, time_limit)
@@ -63,8 +63,8 @@ def balance(
     problem: StageProblem, method: str = "auto", time_limit: float = TIME_LIMIT
 ) -> StageDivision:
     """
-    Returns the division that `balance_of` finds. Raises DistIRError if there is no
-    division or none was found.
+    Returns a division whose busiest stage has as little work as possible, found by
+    `balance_of`. Raises DistIRError if there is no division or none was found.
     """
     found = balance_of(problem, method, time_limit)
     if isinstance(found, str):
@@ -76,10 +76,10 @@ def balance_of(
     problem: StageProblem, method: str = "auto", time_limit: float = TIME_LIMIT
 ) -> StageDivision | str:
     """
-    Returns a division whose busiest stage has as little work as possible. Among the
-    divisions in the order of the nodes' indices, one with the least communication is
-    taken. Returns the reason, as text, if there is no division or none was found in
-    time.
+    Returns a division whose busiest stage has as little work as possible. Among such
+    divisions in the order of the nodes' indices, takes one with the least
+    communication. Returns the reason, as text, if there is no division or none was
+    found in time.
     """
     search = _Dividing(problem, method, time_limit)
     order = InOrder(problem)
@@ -114,8 +114,8 @@ class _Dividing:
     ) -> StageDivision | None:
         """
         Returns the better of `start` and the result of the integer program, or None if
-        there is no division. With `balanced` it minimises the load of the busiest
-        stage, else communication.
+        there is no division. With `balanced`, the better division has the lower load of
+        the busiest stage, otherwise less communication. No load may exceed `cap`.
         """
         problem = self.problem
         value = problem.bottleneck if balanced else problem.communication

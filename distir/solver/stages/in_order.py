@@ -17,7 +17,7 @@ class InOrder:
     """
     The divisions of a problem whose stages are stretches: runs of nodes with
     consecutive indices. If the nodes have no other order, these are all divisions. In a
-    graph of parallel branches they are only a few of them.
+    graph of parallel branches they are only some of all divisions.
 
     A stretch `[start, end)` pays for every tensor from outside that one of its nodes
     needs. The cost of a division is thus the sum of the costs of its stretches. The
@@ -112,8 +112,9 @@ class InOrder:
 
     def _least_stretches(self, cap: float) -> Ints:
         """
-        Returns, for each node, a lower bound on the number of stretches that the nodes
-        from it to the last one need.
+        Returns, for each node, a lower bound on the number of stretches that cover the
+        nodes from this node to the last one. A stretch is a stage of nodes with
+        consecutive indices.
         """
         left = self._loads[-1] - self._loads[:-1]
         if cap <= 0:
@@ -122,8 +123,9 @@ class InOrder:
 
     def _last_ends(self, cap: float) -> Ints:
         """
-        Returns an array [stage, start] with the last possible end of a stretch, so that
-        its load is at most `cap` and it fits into memory.
+        Returns an array [stage, start] with the last possible end of a stage whose
+        first node is `start`, such that its load is at most `cap` and it fits into
+        memory.
         """
         allowed = cap * (1 + TOLERANCE)
         by_load = np.searchsorted(self._loads, self._loads[:-1] + allowed, "right") - 1
@@ -131,8 +133,8 @@ class InOrder:
 
     def _memory_ends(self) -> Ints:
         """
-        Returns an array [stage, start] with the last possible end of a stretch, so that
-        it fits into memory.
+        Returns an array [stage, start] with the last possible end of a stage whose
+        first node is `start`, such that it fits into memory.
         """
         problem, memory = self.problem, self.problem.memory
         ends = np.full((problem.stages, problem.nodes), problem.nodes, np.int64)
@@ -153,16 +155,16 @@ def _sums(values: object) -> Floats:
 
 def _changes(problem: StageProblem) -> tuple[Ints, Ints, Floats]:
     """
-    Returns the costs of stretches as second differences, in three arrays `at`, `index`
-    and `amount`. A stretch that begins at `at` or later and ends at `index` or later
-    pays `amount` more. The arrays are sorted by `at`.
+    Returns the costs of stretches (stages of consecutive nodes) as second differences,
+    in three arrays `at`, `index` and `amount`. A stretch that begins at `at` or later
+    and ends at `index` or later pays `amount` more. The arrays are sorted by `at`.
     """
     found: list[tuple[int, int, float]] = []
 
     def pay(first: int, last: int, least: int, most: int, cost: float) -> None:
         """
         Adds `cost` to the stretches that begin at `first` to `last` and end at `least`
-        to `most`.
+        to `most`. A stretch is a stage of nodes with consecutive indices.
         """
         for at, sign in ((first, cost), (last + 1, -cost)):
             found.append((at, least, sign))

@@ -10,8 +10,8 @@ for each stage.
 Under a load cap C most of the y are known in advance. Let a node take t seconds, its
 predecessors (direct or not) T_a and its successors T_d. Its stage is then at least
 ceil((T_a + t) / C) - 1, because the stages up to its own hold its predecessors and
-itself. With d stages, it is at most d - ceil((t + T_d) / C). (Rhino's upper bound
-counts from the wrong end, and without C as a constraint its bounds do not hold.)
+itself. With d stages, its stage is at most d - ceil((t + T_d) / C). (Rhino's upper
+bound counts from the wrong end, and without C as a constraint its bounds do not hold.)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BoundedStages:
     """
     The result of a search for a division. `stages` holds the stage of each node, or is
     None if no division was found. `bound` is a lower bound on the objective of every
-    division, and infinite if there is none.
+    division, and infinite if no division exists.
     """
 
     stages: Sequence[int] | None
@@ -85,10 +85,10 @@ def solve(
     time_limit: float,
 ) -> BoundedStages:
     """
-    Returns the division with the least communication, or with `balanced` the one with
-    the least load of the busiest stage, among those with no load above `cap`. `start`
-    is such a division, or None. After `time_limit` seconds, the result is the best
-    division found, with the bound so far.
+    Returns the division with the least communication or, with `balanced`, with the
+    least load of the busiest stage, among the divisions with no load above `cap`.
+    `start` is such a division, or None. After `time_limit` seconds, the result is the
+    best division found, with the bound so far.
     """
     low, high = stage_bounds(problem, cap)
     if any(n > h for n, h in zip(low, high, strict=True)):

@@ -23,8 +23,8 @@ TOLERANCE = 1e-9
 class SharedTensor:
     """
     A tensor that the node `producer` provides to the nodes `consumers`. `cost` is the
-    cost of sending it from its producer's stage to one other stage. It is sent to each
-    stage only once, however many consumers are there.
+    cost of sending the tensor from its producer's stage to one other stage. Each stage
+    receives it only once, however many consumers are there.
     """
 
     producer: int
@@ -62,8 +62,8 @@ class StageProblem:
       forward: stages are mirrored, so that a backward op is with its forward in every
       division. (Rhino orders forward and backward alike, which does not keep them
       together.)
-    - `edges`: pairs (i, j), i < j, of nodes where j needs a result of i. The nodes are
-      thus numbered in an order in which they can run.
+    - `edges`: pairs (i, j), i < j, of nodes such that j needs a result of i. The numbers
+      of the nodes are thus an order in which they can run.
     - `tensors`: the costs of sending values to other stages. Gradients are included;
       their producers come after their consumers.
     - `layers`: each stage must have at least one of these nodes; by default all nodes.
@@ -126,7 +126,9 @@ class StageProblem:
 
     @cached_property
     def _descendants(self) -> Sequence[int]:
-        """For each node, the nodes that depend on it, as bits of an integer."""
+        """
+        The nodes that depend on each node, directly or not, as bits of an integer.
+        """
         found = [0] * self.nodes
         for i, j in sorted(self.edges, reverse=True):
             found[i] |= 1 << j | found[j]
@@ -149,7 +151,7 @@ class StageProblem:
     def communication(self, stages: Sequence[int]) -> float:
         """
         Returns the communication cost of a division: each tensor counts once for every
-        stage that it is sent to. `stages` gives the stage of each node.
+        stage that receives it. `stages` gives the stage of each node.
         """
         return sum(
             t.cost * len({stages[c] for c in t.consumers} - {stages[t.producer]})
@@ -188,12 +190,12 @@ class StageProblem:
 @dataclass(frozen=True)
 class StageDivision:
     """
-    The best division found, with a bound on how good any division can be.
+    The best division found, with a lower bound for all divisions.
 
     - `stages`: the stage of each node; `communication`: its communication cost;
       `bottleneck`: the seconds of its busiest stage;
-    - `objective`: the one of these two values that was minimised; `bound`: no allowed
-      division has a smaller objective;
+    - `objective`: the minimised value, one of the two above; `bound`: no allowed division
+      has a smaller objective;
     - `method`: the method that found it; `seconds`: the time that it took.
     """
 

@@ -33,9 +33,9 @@ def add_profile_argument(parser: ArgumentParser) -> None:
 
 def chosen_profiles(given: Sequence[str], cluster: ClusterOp) -> tuple[str, ...]:
     """
-    Returns the profiles that a command uses for `cluster`. These are the profiles in
-    `given`, which the user named, or else the profiles that the cluster names. The user
-    is told if no profile is found. Raises DistIRError.
+    Returns the profiles that a command uses for `cluster`: the profiles in `given`,
+    which the user named, or else the profiles that the cluster names. Prints a note if
+    there are none. Raises DistIRError if a profile cannot be read.
     """
     from distir.interpreters.simulator.profiles.files import ProfileChoice
     from distir.tools.reports.reporting import note

@@ -76,8 +76,8 @@ def add_options(
 ) -> None:
     """
     Adds options that the dataclass `owner` declares to `parser`. `names` selects the
-    options and their order. All options are added if it is empty. `optional` makes None
-    the value of options that the user leaves out. `settings` are arguments of
+    options and their order; if it is empty, all options are added. `optional` makes
+    None the value of options that the user leaves out. `settings` are arguments of
     `add_argument` that replace the declared ones.
     """
     declared = {option.name: option for option in options_of(owner)}
@@ -87,7 +87,8 @@ def add_options(
 
 def _settings(option: DeclaredOption) -> dict[str, Any]:
     """
-    Returns the arguments of `add_argument` for an option, which depend on its type.
+    Returns the arguments of `add_argument` for an option. They depend on the option's
+    type.
     """
     own, type_ = option.declared, _type(option.type)
     settings: dict[str, Any] = {"help": own.help, "default": default_of(option)}

@@ -43,8 +43,8 @@ _NOT_HERE = (_OVERLAP, "cluster", "profile")
 
 def _options() -> list[DeclaredOption]:
     """
-    Returns the declared options of `distribute`, parallel degrees first. Options for
-    which the commands have arguments of their own are left out.
+    Returns the declared options of `distribute`, parallel degrees first. Options that
+    the commands declare themselves, such as the cluster, are left out.
     """
     degrees = (*AXES, "p", "k")
     declared = {option.name: option for option in options_of(DistributionOptions)}
@@ -70,8 +70,8 @@ def add_distribution_arguments(parser: ArgumentParser) -> None:
 
 def given_options(arguments: Namespace) -> list[str]:
     """
-    Returns the spellings of those options of `distribute` that the user gave. Options
-    that were given their default value are left out.
+    Returns the spellings of the options of `distribute` that have another value than
+    their default in `arguments`.
     """
     given = [] if arguments.devices is None else ["--devices"]
     for option in _options():
@@ -83,8 +83,8 @@ def given_options(arguments: Namespace) -> list[str]:
 def written_options(options: DistributionOptions, always: str = "") -> list[str]:
     """
     Returns the options of `distribute` as command-line text. Options with their default
-    value are left out, except for those with a name among the letters of `always`,
-    which come first.
+    value are left out, except for the options whose short names are letters of
+    `always`, which come first.
     """
     declared = {option.name: option for option in options_of(DistributionOptions)}
     rest = (*AXES, "p", "k", *(name for name in declared if name not in _NOT_HERE))
@@ -103,7 +103,7 @@ def written_options(options: DistributionOptions, always: str = "") -> list[str]
 
 
 def check_cluster_given(arguments: Namespace) -> None:
-    """Raises DistIRError if options of `distribute` were given without a cluster."""
+    """Raises DistIRError if `arguments` has options of `distribute` but no cluster."""
     from distir.errors import DistIRError
 
     asked = given_options(arguments)
@@ -116,8 +116,9 @@ def check_cluster_given(arguments: Namespace) -> None:
 
 def read_as_asked(arguments: Namespace) -> ModuleOp:
     """
-    Reads the program that was given to a command, and returns its `distributed_entry`.
-    Raises ParseError, VerifyException or DistIRError.
+    Reads the program that was given to a command, distributes it if a cluster was
+    given, and returns its chosen entry. Raises ParseError, VerifyException or
+    DistIRError.
     """
     from distir.tools.files import read_program
     from distir.tools.reports.reporting import progress
@@ -139,8 +140,8 @@ def distributed_entry(
     distribute: Callable[[ModuleOp, Namespace], None] | None,
 ) -> ModuleOp:
     """
-    Returns the entry of a program that `--entry` names, distributed by `distribute` if
-    it is given. Several entries are distributed together, before one is chosen.
+    Distributes the entries of a program with the function `distribute`, if given, and
+    returns the entry that the option `--entry` names.
     """
     from distir.program import entry_points
     from distir.program.entries import chosen_entry
@@ -155,9 +156,9 @@ def distributed_entry(
 
 def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
-    Distributes a program in place and prints the remarks of the passes. The cluster and
-    the options are those in `arguments`. Raises DistIRError for options that contradict
-    each other or do not suit the program.
+    Distributes a program in place and prints the remarks of the passes. `arguments` has
+    the cluster and the options of `distribute`. Raises DistIRError for options that
+    contradict each other or do not suit the program.
     """
     from distir.planning.annotations import read_notes
     from distir.tools.reports.reporting import note
@@ -189,8 +190,8 @@ def distribution_options(
 
 def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
-    Distributes a program in place. The cluster and the options are those in
-    `arguments`. Raises DistIRError for options that contradict each other or do not
+    Distributes a program in place. `arguments` has the cluster and the options of
+    `distribute`. Raises DistIRError for options that contradict each other or do not
     suit the program.
     """
     from distir.tools.reports.reporting import progress
@@ -200,7 +201,11 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
 
 
 def distribute_silently(module: ModuleOp, arguments: Namespace) -> None:
-    """Does what `distribute_as_asked` does, without showing progress."""
+    """
+    Distributes a program in place, without showing progress. `arguments` has the
+    cluster and the options of `distribute`. Raises DistIRError for options that
+    contradict each other or do not suit the program.
+    """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
     from distir.interpreters.simulator.profiles.files import ProfileChoice

@@ -25,9 +25,9 @@ _NOT_OF_THE_GRID = ("profile", "expert_imbalance", "jobs")
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     """
-    Adds the options that select a part of the grid of plans to `parser`. These are the
-    options of `SearchOptions` and `--degrees`, without the assumptions of the
-    simulation and `jobs`.
+    Adds the options that select a part of the grid of plans to `parser`: `--degrees`,
+    and the options of `SearchOptions` except `jobs` and the assumptions of the
+    simulation.
     """
     grid = parser.add_argument_group("the grid")
     for option in options_of(SearchOptions):

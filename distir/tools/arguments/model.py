@@ -89,7 +89,8 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
 
 def source_of(arguments: argparse.Namespace) -> Path:
     """
-    Returns the path of the model's source: an ONNX file, a function or a configuration.
+    Returns the path of the file that contains the model: an ONNX file, a function or a
+    configuration.
     """
     return arguments.model or arguments.transformers
 
@@ -154,8 +155,8 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
 
 def _tell_of_training_mode(module: torch.nn.Module, source: Path) -> None:
     """
-    Notes the parts of `module` that would compute something else in training mode.
-    `source` names the module in the note. Nothing is noted if there are no such parts.
+    Prints a note about the parts of `module` that would compute something else in
+    training mode, if there are any. `source` names the module in the note.
     """
     from distir.frontends.torch.modules.state import parts_that_change
     from distir.tools.reports.reporting import note
@@ -254,7 +255,9 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_serving(arguments: argparse.Namespace) -> None:
-    """Raises DistIRError for options that do not go with `--serve`, or need it."""
+    """
+    Raises DistIRError for options that cannot be combined with `--serve`, or need it.
+    """
     from distir.errors import DistIRError
 
     if not arguments.serve:
@@ -280,8 +283,8 @@ def _check_serving(arguments: argparse.Namespace) -> None:
 
 def imported_entries(arguments: argparse.Namespace) -> dict[str, ImportedModel]:
     """
-    Imports the steps of generation of the model that the arguments name, by the name of
-    the entry. Raises DistIRError if the model cannot be imported.
+    Imports the steps of generation (prefill and decode) of the model that the arguments
+    name, by the name of the entry. Raises DistIRError if the model cannot be imported.
     """
     from distir.tools.reports.reporting import progress
 
@@ -308,7 +311,10 @@ def imported_entries(arguments: argparse.Namespace) -> dict[str, ImportedModel]:
 
 
 def _sizes(arguments: argparse.Namespace) -> ServingSizes:
-    """Returns the sizes of the steps of generation. Raises DistIRError."""
+    """
+    Returns the sizes of the steps of generation. Raises DistIRError if a size is
+    missing or wrong.
+    """
     from distir.frontends.serving import serving_sizes
 
     has_encoder = arguments.task == _SERVED[1]
@@ -320,7 +326,7 @@ def _sizes(arguments: argparse.Namespace) -> ServingSizes:
 
 
 def paging_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the options for pages of a cache, by name."""
+    """Returns the options for a cache in pages, as keyword arguments by name."""
     return {name: getattr(arguments, name) for name in PAGING}
 
 

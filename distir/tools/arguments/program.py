@@ -30,8 +30,9 @@ def given_and_random_arguments(
 ) -> dict[str, npt.NDArray[Any]]:
     """
     Returns the global value of every argument of a program, by name and in order. A
-    value comes from `given`, else from the program's weights, else it is random. `path`
-    is the file from which the program was read. Raises DistIRError.
+    value comes from `given`, else from the program's weights, else it is random, drawn
+    from `seed`. `path` is the program's file. Raises DistIRError if a value does not
+    fit.
     """
     return whole_arguments(module, path, program_weights(module, path), given, seed)
 
@@ -41,8 +42,8 @@ def whole_arguments(
 ) -> dict[str, npt.NDArray[Any]]:
     """
     Returns the global value of every argument of a program, by name and in order. A
-    value comes from `given`, else from `weights`, else it is random. `path` names the
-    program in messages. Raises DistIRError.
+    value comes from `given`, else from `weights`, else it is random, drawn from `seed`.
+    `path` names the program in messages. Raises DistIRError if a value does not fit.
     """
     names = argument_names(entry_function(module))
     check_known(module, path, weights, given)
@@ -74,11 +75,13 @@ def training_arguments(
     module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Returns arguments by name for a training run of a program. These are the values in
-    `given`, and random inputs and labels if `given` does not hold all of them. In
-    `given`, an input or label may have a leading dimension of steps. The runtime
-    initialises all other arguments. `weights` has the program's weights by name, and
-    `path` names the program in messages. Raises DistIRError.
+    Returns arguments by name for a training run of a program: the values in `given`,
+    and random inputs and labels if `given` does not hold all of them. In `given`, an
+    input or label may have a leading dimension of steps. The runtime initialises all
+    other arguments.
+
+    `weights` has the program's weights by name, and `path` names the program in
+    messages. Raises DistIRError if a value does not fit.
     """
     function = entry_function(module)
     names, roles = argument_names(function), argument_roles(function)
@@ -108,7 +111,7 @@ def _fitting(
     Returns `array` cast to the element type of the argument `name`. Integers are only
     cast to integers and floats to floats. With `over_steps` the array may have an
     additional leading dimension. Raises DistIRError if the shape or the kind of number
-    does not fit, or if indices are outside the table that the program looks them up in.
+    does not fit, or if an index is outside of its table.
     """
     if not isinstance(type_, TensorType):
         raise DistIRError(f"argument {name!r} is a {type_}, which no array can be")
@@ -137,9 +140,9 @@ def arguments_by_name(
     module: ModuleOp, values: Mapping[str, npt.NDArray[Any]]
 ) -> list[npt.NDArray[Any]]:
     """
-    Returns the arguments of a program, in its order, from `values` by name. An argument
-    that merges several tensors may be given as these tensors. Raises DistIRError if
-    `values` lacks an argument or has an unknown one.
+    Returns the arguments of a program, in its order, from `values` by name. For an
+    argument that merges several tensors, `values` may hold these tensors. Raises
+    DistIRError if `values` lacks an argument or has an unknown one.
     """
     function = entry_function(module)
     names = argument_names(function)

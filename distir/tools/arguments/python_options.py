@@ -40,9 +40,9 @@ class _OptionParser(ArgumentParser):
     def texts(self, name: str, value: Any) -> list[str]:
         """
         Returns the command-line arguments for the option `name` with the Python value
-        `value`. Several values become one option with several arguments, one option
-        with commas, or one option for each value. The declaration of the option decides
-        which.
+        `value`. A list of values becomes one option with several arguments, one option
+        with commas, or one option for each value, depending on the option's
+        declaration.
         """
         option = _option(name)
         if value is None or value is False:
@@ -82,11 +82,13 @@ def command_options(
 ) -> Namespace:
     """
     Returns a command's parsed arguments, from the options given to a Python function.
+
     Options have the names of the command's options, with `_` in place of `-`. True
     stands for an option without a value. None leaves an option out. False also leaves
-    it out, unless the command has an option that turns it off. Several values are given
-    as a list, and pairs as a dictionary. `known` has the options of the function, or
-    None if it has all options of the command. Raises DistIRError.
+    it out, unless the command has an option that turns it off. A list gives several
+    values, and a dictionary gives pairs. `known` has the options of the function, or
+    None if it has all options of the command. Raises DistIRError for unknown options
+    and wrong values.
     """
     for name in options:
         if known is not None and name not in known:

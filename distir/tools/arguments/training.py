@@ -39,8 +39,8 @@ def add_float8_arguments(parser: argparse.ArgumentParser) -> None:
 
 def float8_passes(arguments: argparse.Namespace) -> list[Any]:
     """
-    Returns the passes that compute products in 8-bit floats, as the arguments ask.
-    Returns an empty list without `--float8`. Raises DistIRError.
+    Returns the passes that compute products in 8-bit floats; an empty list without
+    `--float8`. Raises DistIRError for arguments that cannot be combined.
     """
     from distir.errors import DistIRError
     from distir.passes.float8 import Float8Pass

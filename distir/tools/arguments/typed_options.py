@@ -1,7 +1,7 @@
 """
-The options of the functions of `import distir`, with their types: those of the commands of
-the same name. `python -m support.typed_options` makes this file from the parsers of the
-commands; `test/facade/test_typed_options.py` compares them.
+The options of the functions of `import distir`, with their types. Each function has the
+options of a command. `python -m support.typed_options` makes this file from the parsers of
+the commands; `test/facade/test_typed_options.py` compares this file with the parsers.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from pathlib import Path
 
 def output_file(text: str) -> Path:
     """
-    Parses the path of a file that a command will write. The error is raised before the
-    work starts if the folder of the file does not exist or if the path is itself a
+    Parses the path of a file that a command will write. Raises an error, before the
+    work starts, if the folder of the file does not exist or if the path is itself a
     folder.
     """
     path = _output(text)
@@ -220,7 +220,7 @@ def number_of_bytes(text: str) -> int:
 
 def _positive(text: str) -> float | None:
     """
-    Returns the finite positive number that `text` spells, or None if it spells none.
+    Returns the finite positive number in `text`, or None if `text` is no such number.
     """
     try:
         number = float(text)

@@ -44,7 +44,7 @@ class BuildableModel:
     """
     A model that `distir build` can make. `builder` is the module and the name of its
     builder function. `needed` has the options that are required unless a named size
-    sets them. `options` has the other options by the name of the builder's argument.
+    sets them. `options` maps the names of the builder's arguments to all other options.
     """
 
     help: str
@@ -293,7 +293,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def built(arguments: argparse.Namespace) -> ModuleOp:
-    """Returns the program that the arguments ask for. Raises DistIRError."""
+    """
+    Returns the program that the arguments of `distir build` describe. Raises
+    DistIRError for options that do not fit the model.
+    """
     from distir.tools.files import apply_passes, named_pass
 
     model = MODELS[arguments.model]
@@ -320,12 +323,14 @@ def built(arguments: argparse.Namespace) -> ModuleOp:
 
 
 def _is_served(arguments: argparse.Namespace) -> bool:
-    """Whether the arguments ask for the steps of generation."""
+    """Whether the arguments ask for the steps of generation (prefill and decode)."""
     return getattr(arguments, "serve", False)
 
 
 def _check_serving(arguments: argparse.Namespace) -> None:
-    """Raises DistIRError for options that do not go with `--serve`, or need it."""
+    """
+    Raises DistIRError for options that cannot be combined with `--serve`, or need it.
+    """
     from distir.errors import DistIRError
 
     if not arguments.serve:
@@ -349,7 +354,10 @@ def _check_serving(arguments: argparse.Namespace) -> None:
 def _serving(
     model: BuildableModel, sizes: dict[str, Any], arguments: argparse.Namespace
 ) -> ModuleOp:
-    """Returns the program with the entries prefill and decode. Raises DistIRError."""
+    """
+    Returns the program with the entries prefill and decode. Raises DistIRError for
+    sizes that the model cannot have.
+    """
     from distir.frontends.models.generation import build_serving
     from distir.frontends.serving import serving_sizes
 
@@ -365,8 +373,8 @@ def _serving(
 
 def _quantized(module: ModuleOp, arguments: argparse.Namespace) -> ModuleOp:
     """
-    Returns an inference program with the weights or caches of fewer bits that the
-    arguments ask for. Raises DistIRError.
+    Returns an inference program whose weights or caches have fewer bits, as in the
+    arguments. Raises DistIRError if the program does not allow this.
     """
     from distir.passes.quantize_caches import QuantizeCachesPass
     from distir.passes.quantize_weights import QuantizeWeightsPass

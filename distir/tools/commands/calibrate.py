@@ -76,8 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _kernels(arguments: argparse.Namespace) -> tuple[KernelDefOp, ...]:
     """
-    Returns the kernels in the given program, which are to be measured. Returns an empty
-    tuple if no program was given. Raises DistIRError.
+    Returns the kernels of the given program, which the calibration measures too.
+    Returns an empty tuple if no program was given. Raises DistIRError if the program
+    cannot be read.
     """
     from distir.dialects.kernel import kernels
     from distir.errors import DistIRError

@@ -52,8 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _rows(found: Sequence[OutputDifference]) -> list[list[str]]:
     """
-    Returns the table rows of outputs. Equal outputs of several layers are one row, with
-    their largest differences. Outputs that differ have a row each.
+    Returns the table rows of outputs. Outputs of several layers that do not differ
+    share one row, with their largest differences. Each output that differs has its own
+    row.
     """
     from distir.interpreters.simulator.engine.scopes import pattern
 
@@ -74,7 +75,9 @@ def _rows(found: Sequence[OutputDifference]) -> list[list[str]]:
 
 
 def _verdict(outputs: int, differ: int) -> str:
-    """Returns the last line of the report on `outputs` outputs, of which some differ."""
+    """
+    Returns the last line of the report, for `outputs` outputs of which `differ` differ.
+    """
     if differ:
         return f"{differ} of {outputs} outputs differ by more than the tolerance"
     return "the output is equal" if outputs == 1 else f"all {outputs} outputs are equal"

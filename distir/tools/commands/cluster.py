@@ -83,8 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def described(arguments: argparse.Namespace, name: str) -> ModuleOp:
     """
-    Returns a module with the cluster that the arguments describe. The cluster's name is
-    the one in the arguments, or `name` if they have none. Raises DistIRError.
+    Returns a module with the cluster that the arguments describe. The default of the
+    cluster's name is `name`. Raises DistIRError for numbers that do not fit each other.
     """
     from xdsl.dialects.builtin import ModuleOp
 

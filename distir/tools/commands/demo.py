@@ -1,6 +1,6 @@
 """
-`distir demo`: shows the main steps on a model that it builds itself. It needs neither
-PyTorch nor a GPU nor a file.
+`distir demo`: shows the main steps on a model that it builds itself. It needs no
+PyTorch, no GPU and no file.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _next_step(folder: Path) -> str:
-    """Returns a sentence about what to try next, with or without PyTorch."""
+    """Returns a sentence that recommends a next command, with or without PyTorch."""
     from importlib.util import find_spec
 
     if find_spec("torch") is None:

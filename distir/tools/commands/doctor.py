@@ -1,4 +1,7 @@
-"""`distir doctor`: says what is installed, in which versions, and what to do next."""
+"""
+`distir doctor`: lists the installed libraries with their versions, and recommends next
+steps.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`distir explore`: a page in the browser that simulates what one chooses there."""
+"""
+`distir explore`: a page in the browser that simulates the model and plan chosen there.
+"""
 
 from __future__ import annotations
 

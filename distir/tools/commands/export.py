@@ -99,7 +99,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_system(arguments: argparse.Namespace) -> None:
-    """Writes a plan as the file of a training system, and says what that cannot do."""
+    """
+    Writes a plan as the file of a training system, and prints the parts of the plan
+    that this system cannot express.
+    """
     from distir.errors import DistIRError
     from distir.exports.systems.huggingface import read_model
     from distir.exports.systems.plan_file import settings_of
@@ -179,8 +182,8 @@ def _write_plan(source: Path, program: Path | None, output: Path) -> None:
 
 def _write_shardings(source: Path, stablehlo: Path | None, output: Path) -> None:
     """
-    Writes the layouts of the distributed program `source` over the StableHLO that it
-    was imported from.
+    Writes the layouts of the distributed program `source` into the StableHLO file from
+    which the program was imported.
     """
     from importlib.util import find_spec
 
@@ -217,7 +220,8 @@ def _write_shardings(source: Path, stablehlo: Path | None, output: Path) -> None
 def _distributed(source: Path, program: Path | None) -> ModuleOp:
     """
     Returns the distributed program in the file `source`. If `source` is a saved plan,
-    the plan is applied to the program in the file `program`. Raises DistIRError.
+    applies the plan to the program in the file `program`. Raises DistIRError if the
+    files do not fit each other.
     """
     from distir.errors import DistIRError
     from distir.planning.plans.saved_plan import SavedPlan

@@ -139,8 +139,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
     """
-    Imports the model that the arguments name and prepares its program as they ask.
-    Raises DistIRError.
+    Imports the model that the arguments name, and prepares its program with their
+    options. Raises DistIRError if this is not possible.
     """
     from distir.errors import DistIRError
     from distir.frontends.imported_model import joined_models
@@ -161,9 +161,10 @@ def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
 
 def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
     """
-    Prepares an imported program, in place, as the arguments ask. This folds shapes,
-    raises patterns, converts floating-point types, outlines repeated layers into
-    functions, and differentiates the program. Raises DistIRError.
+    Prepares an imported program, in place, with the options in the arguments: folds
+    shapes, raises patterns, converts floating-point types, outlines repeated layers
+    into functions, and differentiates the program. Raises DistIRError if one of these
+    steps fails.
     """
     from distir.dialects.train_ops.dropout import DropoutOp
     from distir.errors import DistIRError

@@ -100,7 +100,7 @@ def lowered(
     """
     Writes the PyTorch package of a distributed program and returns its folder.
     `arguments` has the options of `distir lower`. `weights` is the file of the weights,
-    or None. Raises DistIRError.
+    or None. Raises DistIRError if the program cannot be lowered.
     """
     from distir.lowering.torch_package import write_package
 
@@ -117,8 +117,9 @@ def lowered(
 def peak_memory(module: ModuleOp, package: Path) -> list[PeakMemory]:
     """
     Returns the simulated and the counted peak memory of each kind of process of a
-    package. `module` is the program of the package. Packages allocate the rows of
-    experts for the worst case, and so it is counted. Raises DistIRError.
+    package. `module` is the program of the package. Both numbers include the rows of
+    experts for the worst case, because packages allocate these. Raises DistIRError if
+    the program cannot be simulated.
     """
     from math import inf
 

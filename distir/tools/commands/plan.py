@@ -155,8 +155,8 @@ def _given(texts: list[str]) -> dict[str, str]:
 
 def _grown(cluster: str, devices: int) -> int | None:
     """
-    Returns the number of devices to which a cluster must grow for `devices` devices, or
-    None if it is large enough.
+    Returns the number of devices to which a cluster must grow to have at least
+    `devices` devices. Returns None if the cluster is large enough.
     """
     from distir.hardware import load_cluster
 
@@ -165,7 +165,10 @@ def _grown(cluster: str, devices: int) -> int | None:
 
 
 def _say_read(read: Read, system: System, approximations: list[str]) -> None:
-    """Prints the run that was read, and the options that were ignored."""
+    """
+    Prints the settings that were read from the files, and the options that were
+    ignored.
+    """
     from distir.tools.reports.reporting import note
 
     s = read.settings

@@ -196,8 +196,9 @@ def _training(
     arguments: argparse.Namespace, settings: Mapping[str, Sequence[float]]
 ) -> Training | None:
     """
-    Returns the training run that the arguments ask for, or None without `--steps`.
-    `settings` has the values of optimizer settings for all steps. Raises DistIRError.
+    Returns the training run that the arguments describe, or None without `--steps`.
+    `settings` has the values of optimizer settings for all steps. Raises DistIRError
+    for options that cannot be combined.
     """
     from distir.launch.packages import LearningRate, Training
 
@@ -288,10 +289,12 @@ def executed(
 ) -> dict[str, npt.NDArray[Any]]:
     """
     Runs a distributed program on processes of this machine and returns its results by
-    name. `arguments` has the options of `distir run`. `weights` is a pair: the file of
-    the weights, or None, and the weights by name. `given` has inputs by name. `log` is
+    name.
+
+    `arguments` has the options of `distir run`. `weights` is a pair: the file of the
+    weights, or None, and the weights by name. `given` has inputs by name. `log` is
     called with lines of progress. `settings` has the learning rate or weight decay of
-    each step of a training run. Raises DistIRError.
+    each step of a training run. Raises DistIRError if the program cannot run.
     """
     from tempfile import TemporaryDirectory
 

@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class ScheduledModule:
     """
     A program to which a schedule was applied. `module` is the program. `place` is the
-    index of its source among the given programs. `check` has the findings of
-    `--verify`, and `tuned` those of `--tune`. Each is None without its option.
+    index of its source among the given programs. `check` has the results of `--verify`,
+    and `tuned` the results of `--tune`; each is None without its option.
     """
 
     module: ModuleOp
@@ -137,10 +137,10 @@ def scheduled(
     weights: Callable[[ModuleOp], Arrays],
 ) -> ScheduledModule:
     """
-    Applies the schedule in a script to the first of `modules`, in place. It verifies or
-    tunes the schedule if the arguments ask for it. The other modules are the same model
-    for other batch sizes. `weights` returns the weights of the first module. Raises
-    DistIRError.
+    Applies the schedule in a script to the first of `modules`, in place. With
+    `--verify` or `--tune`, also verifies or tunes the schedule. The other modules are
+    the same model for other batch sizes. `weights` returns the weights of the first
+    module. Raises DistIRError if the schedule cannot be applied or is wrong.
     """
     from distir.dialects.schedule import AutocastOp
     from distir.errors import DistIRError
@@ -179,7 +179,9 @@ def scheduled(
 
 
 def add_step(module: ModuleOp, arguments: argparse.Namespace) -> None:
-    """Turns a program into a training step, in place, if the arguments ask for it."""
+    """
+    Turns a program into a training step, in place, if the option `--training` is given.
+    """
     from distir.tools.arguments.training import differentiate_pass
     from distir.tools.files import apply_passes
     from distir.tools.reports.reporting import progress

@@ -154,10 +154,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(search: PlanSearch, arguments: argparse.Namespace) -> None:
-    """
-    Runs the best plans on this machine and reports the results, if `--measure` was
-    given.
-    """
+    """With `--measure`, runs the best plans on this machine and reports the results."""
     if arguments.measure is None:
         return
     from distir.launch.step_times import StepTiming
@@ -177,9 +174,9 @@ def _run_auto(
     clock: Clock,
 ) -> int:
     """
-    Runs `distir search --auto` and returns the exit code. The output files hold the
-    best plan so far while the search runs. They keep it if the user interrupts the
-    search or if a later part fails.
+    Runs `distir search --auto` and returns the exit code. While the search runs, the
+    output files hold the best plan so far. They keep this plan if the user interrupts
+    the search or if a later part fails.
     """
     from distir.errors import DistIRError
     from distir.planning.auto.results import nothing_found
@@ -258,8 +255,8 @@ def _write_best(
     search: PlanSearch, best: Simulated, module: ModuleOp, source: Path, output: Path
 ) -> None:
     """
-    Writes `module`, which was read from `source`, as the plan `best` distributes it: all
-    of its entries if it has several.
+    Distributes `module` by the plan `best` and writes it to `output`, with all of its
+    entries. `source` is the file from which the module was read.
     """
     from distir.passes.distribute import DistributePass
     from distir.planning.annotations import add_notes, read_notes

@@ -1,5 +1,6 @@
 """
-`distir show`: prints the split of a program's arguments and its devices' messages.
+`distir show`: prints the layouts of a program's arguments, and the messages of its
+devices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers for a state of the page: its numbers, its drawings and its commands."""
+"""Answers for the settings of the page: numbers, drawings and commands."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _KEPT = 16
 
 class Explorer:
     """
-    Answers what the page asks. It keeps programs, the last answers, and the plans that
-    were looked at. All of it happens in one thread.
+    Answers the requests of the page. It keeps programs, the last answers, and all plans
+    simulated so far. All calls must come from one thread.
     """
 
     def __init__(self, setup: Setup, programs: KnownPrograms):
@@ -53,18 +53,19 @@ class Explorer:
 
         - `fields`, `query`, `commands`: the form, and the settings as a URL and as
           commands;
-        - `phase`: what is being done;
+        - `phase`: the present step of the work;
         - `numbers`, `notes`: the simulated step in words, and remarks on it;
-        - `front`: the plans looked at;
+        - `front`: the plans simulated so far;
         - `report`: the data of the drawings;
-        - `error`: a sentence, after which there is nothing more.
+        - `error`: a sentence; no part follows it.
         """
         return _reporting_errors(lambda: self._answer(query))
 
     def search(self, query: str) -> Steps:
         """
-        Looks at other plans for the program and the cluster of a query. Yields `done`
-        and `total`, numbers of plans, with `front`, the plans looked at; or `error`.
+        Simulates other plans for the program and the cluster of a query. Yields `done`
+        and `total`, numbers of plans, with `front`, all plans simulated so far; or
+        `error`.
         """
         return _reporting_errors(lambda: self._search(query))
 
@@ -94,13 +95,19 @@ class Explorer:
                 yield self._with_front(message, state)
 
     def _with_front(self, message: Message, state: State) -> Message:
-        """Adds the plans looked at to the part of an answer that has the numbers."""
+        """
+        Adds the plans simulated so far to `message`, the part of an answer with the
+        numbers.
+        """
         if "numbers" not in message:
             return message
         return {**message, "front": self._seen.shown(state)}
 
     def _simulated(self, state: State, module: ModuleOp) -> Steps:
-        """Yields the parts of an answer that come from the simulation of a state."""
+        """
+        Simulates the settings in `state`, and yields the parts of the answer that come
+        from the simulation.
+        """
         yield {"phase": "distributing"}
         arguments = state.arguments()
         placed = module.clone()
@@ -139,8 +146,8 @@ _NOT_SHOWN = ("causes", "arguments", "sent", "configuration")
 
 def _reporting_errors(steps: Callable[[], Steps]) -> Steps:
     """
-    Yields the parts of an answer. An error ends it as a part of its own: the page shows
-    it, and goes on. Errors of the program itself also have a trace in the terminal.
+    Yields the parts of an answer. An error becomes the last part, which the page shows.
+    A bug of DistIR itself also prints a traceback in the terminal.
     """
     try:
         yield from steps()
@@ -181,5 +188,5 @@ def _numbers(result: Simulation) -> Message:
 
 
 def encoded(message: Message) -> bytes:
-    """Returns a part of an answer as a line of JSON."""
+    """Returns a part of an answer as a line of JSON text."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"

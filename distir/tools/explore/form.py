@@ -1,4 +1,6 @@
-"""The settings as fields of the page. Names, helps and choices are the options' own."""
+"""
+The settings as fields of the page. Names, help texts and choices come from the options.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ class Field:
     - `kind`: `slider`, `select`, `switch`, `number` or `text`;
     - `group`: the part of the form: `model`, `cluster`, `degrees`, `how` or `more`;
     - `values`: the values of a slider or a select;
-    - `value`: the present value; `default`: the value that a URL need not have;
+    - `value`: the present value; `default`: the value that URLs leave out;
     - `several`: whether a text holds several values, separated by spaces.
     """
 
@@ -95,9 +97,9 @@ class Field:
 
 def fields_of(state: State, module: ModuleOp, cluster: ClusterOp) -> list[Field]:
     """
-    Returns the fields of the page for a state, whose program is `module` and whose
-    cluster is `cluster`. Fields that are of no use for the program are left out, unless
-    they have a value.
+    Returns the fields of the page for the settings `state`, with the program `module`
+    and the cluster `cluster`. Fields that have no effect on the program are left out,
+    unless they have a value.
     """
     return [
         *_model_fields(state),

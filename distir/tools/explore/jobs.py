@@ -1,10 +1,9 @@
 """
-Runs one piece of work after another in the main thread, and gives up work that nobody
-waits for any more.
+Runs one piece of work after another in the main thread, and cancels work for which no
+client waits any more.
 
-Work is given up as Ctrl-C gives up a command: an exception is raised where it is. Only
-the main thread can be reached in this way, so that the requests are answered in another
-thread.
+Like Ctrl-C, a cancellation raises an exception in the running code. Python allows this
+only in the main thread, so another thread answers the requests.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ _UNBROKEN = ("<frozen importlib", weakref.__file__, "<frozen _weakrefset")
 
 
 class GivenUp(BaseException):
-    """Raised in work that nobody waits for, or that others must not wait for."""
+    """
+    Raised in work that is cancelled, or that must stop because a more urgent job waits.
+    """
 
 
 @dataclass(eq=False)
@@ -40,11 +41,12 @@ class Job:
     """
     A piece of work.
 
-    - `client`: who asked for it; a client waits for one job of each urgency at a time;
+    - `client`: the client that waits for the job; each client has at most one job of
+      each urgency;
     - `steps`: does the work and yields the parts of the answer;
     - `put`: takes each part, and None at the end; called in the main thread;
-    - `is_urgent`: whether the job goes before those that are not, which stop between
-      two parts meanwhile.
+    - `is_urgent`: whether the job goes before jobs that are not urgent, which pause
+      between two parts.
     """
 
     client: str
@@ -57,8 +59,8 @@ class Job:
 
 class Jobs:
     """
-    The jobs that wait, and the one that runs. `run` belongs to the main thread; the
-    other methods may be called in any thread.
+    The waiting jobs and the running job. Only the main thread may call `run`; any
+    thread may call the other methods.
     """
 
     def __init__(self) -> None:
@@ -69,7 +71,7 @@ class Jobs:
         self._stopped = False
 
     def submit(self, job: Job) -> None:
-        """Adds a job. It takes the place of the job of the same client and urgency."""
+        """Adds a job. It replaces the job of the same client and urgency."""
         with self._changed:
             for other in [*self._waiting, self._running]:
                 if (
@@ -82,22 +84,22 @@ class Jobs:
             self._changed.notify()
 
     def cancel(self, job: Job) -> None:
-        """Gives a job up, if it has not ended."""
+        """Cancels a job, unless it has ended."""
         job.is_cancelled = True
         with self._changed:
             self._changed.notify()
 
     def stop(self) -> None:
-        """Ends `run`, after the part of the job that it is at."""
+        """Ends `run` after the current part of the running job."""
         self._stopped = True
         with self._changed:
             self._changed.notify()
 
     def press(self, waiting: Job) -> None:
         """
-        Sees to it that a job begins: what runs is stopped if it was cancelled, or if it
-        is less urgent. Has to be called again while the job waits, as work cannot be
-        stopped everywhere.
+        Stops the running job, for the job `waiting`, if the running job was cancelled
+        or is less urgent. The caller repeats the call while the job waits, because code
+        cannot be stopped at every point.
         """
         running = self._running
         if running is None or running is waiting:
@@ -108,8 +110,8 @@ class Jobs:
 
     def run(self) -> None:
         """
-        Runs jobs until `stop` is called. Only for the main thread. Ctrl-C ends it, with
-        KeyboardInterrupt if that can be raised.
+        Runs jobs until `stop` is called; only for the main thread. Ctrl-C ends it,
+        normally with KeyboardInterrupt.
         """
         before = signal.signal(_SIGNAL, self._on_signal)
         interrupts = signal.signal(signal.SIGINT, self._on_interrupt)
@@ -136,8 +138,8 @@ class Jobs:
 
     def _advance(self, job: Job) -> bool:
         """
-        Does the next step of a job, and puts the job back if it goes on. Returns
-        whether it has ended.
+        Does the next step of a job, and puts the job back into the queue unless it has
+        ended. Returns whether it has ended.
         """
         message: Message | None = None
         if not job.is_cancelled:
@@ -178,8 +180,8 @@ class Jobs:
 
 def _must_end(frame: FrameType | None) -> bool:
     """
-    Whether an exception must not be raised here: a module that is imported would stay
-    half made, and Python drops what is raised while it frees an object.
+    Whether an exception must not be raised here. An exception would leave a module half
+    imported, and Python drops exceptions while it frees an object.
     """
     while frame is not None:
         code = frame.f_code

@@ -1,4 +1,4 @@
-"""The programs that the page knows: given files, and models that `distir build` makes."""
+"""The programs that the page can show: given files, and models of `distir build`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ModelChoice:
     """
     A program: a file that was given on the command line, or a model of `distir build`.
 
-    - `name`: the path of the file as it was given, or the name of the model;
+    - `name`: the given path of the file, or the name of the model;
     - `options`: the options of `distir build` that differ from the page's defaults, in
       the order of the form; empty for a file.
     """
@@ -63,8 +63,8 @@ class ModelChoice:
     @cached_property
     def all_options(self) -> dict[str, str]:
         """
-        The options of `distir build` that the model is made with, by name. Values of
-        its named size are left out.
+        The options of `distir build` for the model, by name. Values of its named size
+        are left out.
         """
         given = dict(self.options)
         size = given.get("size", default_size(self.name))
@@ -78,7 +78,10 @@ class ModelChoice:
 
     @property
     def file(self) -> str:
-        """The name of the file that the program is in, or that the command writes."""
+        """
+        The name of the program's file, or of the file that the command `distir build`
+        writes.
+        """
         if self.is_file:
             return self.name
         size = self.all_options.get("size", "")
@@ -86,7 +89,7 @@ class ModelChoice:
 
     @property
     def command(self) -> str:
-        """The command that makes the program; empty for a file."""
+        """The command that builds the program; empty for a file."""
         if self.is_file:
             return ""
         words = ["distir", "build", self.name]
@@ -99,7 +102,9 @@ class ModelChoice:
         return shlex.join([*words, "-o", self.file])
 
     def built(self) -> ModuleOp:
-        """Builds the model. Raises DistIRError for options that it cannot have."""
+        """
+        Builds the model. Raises DistIRError for options that the model does not allow.
+        """
         from distir.tools.commands.build import built
 
         options = {
@@ -113,8 +118,8 @@ def page_options(
     command: str, positional: Sequence[str], options: Mapping[str, Any]
 ) -> Namespace:
     """
-    Returns the arguments of a command, as `command_options` does. Raises DistIRError,
-    whose message begins with the option that is wrong.
+    Returns the parsed arguments of a command, from its options by their Python names.
+    Raises DistIRError, whose message begins with the wrong option.
     """
     try:
         return command_options(command, "explore", positional, options)
@@ -126,7 +131,9 @@ def page_options(
 
 
 def option_names(model: str) -> Iterator[str]:
-    """Yields the options of a model of `distir build` that the page has, in order."""
+    """
+    Yields the names of the page's options for a model of `distir build`, in order.
+    """
     known = MODELS[model]
     if SIZES.get(model):
         yield "size"
@@ -136,12 +143,15 @@ def option_names(model: str) -> Iterator[str]:
 
 
 def default_size(model: str) -> str:
-    """Returns the first published size of a model; "" if it has none."""
+    """Returns the first published size of a model; "" if there is none."""
     return next(iter(SIZES.get(model, {})), "")
 
 
 def default_value(model: str, name: str, size: str) -> str:
-    """Returns the value of an option of `distir build` that is left out of a URL."""
+    """
+    Returns the value of an option of `distir build` that a URL leaves out, for a model
+    of the named size `size`.
+    """
     if name == "size":
         return default_size(model)
     by_size = SIZES.get(model, {}).get(size, {})
@@ -158,7 +168,8 @@ def read_choice(
 ) -> ModelChoice:
     """
     Returns the program called `name`: one of `files`, or a model of `distir build` with
-    the options `given`, whose names it has. Raises DistIRError for others.
+    the options `given`, by name. Raises DistIRError for unknown names and wrong
+    options.
     """
     if name in files:
         if given:
@@ -194,7 +205,7 @@ def read_choice(
 class KnownPrograms:
     """
     The programs that were read or built last. `files` are the paths of given programs,
-    which are read once, when the page starts.
+    which are read once, at the start of the page.
     """
 
     def __init__(self, files: Mapping[str, ModuleOp]):
@@ -208,8 +219,8 @@ class KnownPrograms:
 
     def __call__(self, choice: ModelChoice) -> ModuleOp:
         """
-        Returns a program, which must not be changed. Raises DistIRError for options
-        that a model cannot have.
+        Returns a program, which the caller must not change. Raises DistIRError for
+        options that the model does not allow.
         """
         if choice.is_file:
             return self._files[choice.name]
@@ -227,8 +238,8 @@ class KnownPrograms:
 
 def read_files(paths: Sequence[Path]) -> dict[str, ModuleOp]:
     """
-    Reads programs, and returns them by their paths as they were given. Raises
-    ParseError, VerifyException or DistIRError.
+    Reads programs, and returns them by their given paths. Raises ParseError,
+    VerifyException or DistIRError if a file is not a valid program.
     """
     from distir.tools.files import read_program
 

@@ -1,4 +1,4 @@
-"""The options of `distir explore` that other commands do not have."""
+"""The options that only `distir explore` has."""
 
 from __future__ import annotations
 

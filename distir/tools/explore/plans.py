@@ -1,4 +1,4 @@
-"""The plans that were looked at, and the search for others."""
+"""The plans simulated so far on the page, and the search for more plans."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _MICRO_BATCHES = (8,)
 @dataclass(frozen=True)
 class SeenPlan:
     """
-    A plan that was looked at: its settings as `query` and in words, and its `result`.
-    A plan of the search is an estimate until the page shows it.
+    A simulated plan: its settings as `query` and in words, and its `result`. A result
+    of a search is an estimate until the page shows the plan.
     """
 
     query: str
@@ -61,7 +61,7 @@ class SeenPlan:
 
 
 class PlansSeen:
-    """The plans that were looked at, for each pair of program and cluster."""
+    """The plans simulated so far, for each pair of program and cluster."""
 
     def __init__(self) -> None:
         self._problems: OrderedDict[object, OrderedDict[str, SeenPlan]] = OrderedDict()
@@ -74,7 +74,10 @@ class PlansSeen:
         return found
 
     def add(self, state: State, module: ModuleOp, result: Simulation) -> None:
-        """Adds the simulated step of a state, whose program is `module`."""
+        """
+        Adds `result`, the simulated step for the settings `state` of the program
+        `module`.
+        """
         entry = entry_function(chosen_entry(module, state.setup.entry))
         options = distribution_options(state.arguments())
         known = {own.name for own in fields(GridPlan)}
@@ -85,7 +88,10 @@ class PlansSeen:
         self._put(state, Simulated(plan, *Step.of(result)), is_estimate=False)
 
     def add_estimate(self, state: State, result: Simulated) -> None:
-        """Adds the result of a search, unless the step of the state was simulated."""
+        """
+        Adds the result of a search for the settings `state`, unless a simulated step is
+        known.
+        """
         known = self._of(state).get(state.query)
         if known is None or known.is_estimate:
             self._put(state, result, is_estimate=True)
@@ -98,8 +104,8 @@ class PlansSeen:
 
     def shown(self, state: State) -> Message:
         """
-        Returns the plans for the program and the cluster of a state: their drawing as
-        SVG text, and the rows of the Pareto front.
+        Returns the plans for the program and the cluster in `state`: a plot as SVG
+        text, and the rows of the Pareto front.
         """
         plans = list(self._of(state).values())
         front = pareto_front(plan.result for plan in plans)
@@ -115,7 +121,7 @@ class PlansSeen:
 
 
 def words_of(state: State) -> str:
-    """Returns the plan of a state as the options of a command."""
+    """Returns the plan in the settings `state` as the options of a command."""
     words: list[str] = []
     for name, values in state.plan:
         flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
@@ -154,8 +160,9 @@ def search_steps(
     state: State, module: ModuleOp, cluster: ClusterOp, seen: PlansSeen
 ) -> Steps:
     """
-    Simulates the plans of a grid around a state and adds them to `seen`. Yields the
-    progress. If others must not wait for a plan, it is begun again later.
+    Simulates a grid of plans around the settings `state` and adds them to `seen`.
+    Yields the progress. If a more urgent job interrupts a plan, the search begins this
+    plan again later.
     """
     devices = state.devices or cluster.size
     plans = _space(state, module, devices).known()
@@ -185,8 +192,8 @@ def search_steps(
 
 def _space(state: State, module: ModuleOp, devices: int) -> Space:
     """
-    Returns the grid around a state: all degrees, and the ZeRO stages, policies of
-    recomputation and micro-batches that are tried most often. Other settings stay.
+    Returns the grid of plans around the settings `state`: all degrees, and common ZeRO
+    stages, recomputation policies and micro-batches. All other settings stay.
     """
     trains = Program(module).trains
     batch = batch_size(entry_function(module)) or 1
@@ -211,7 +218,7 @@ def _space(state: State, module: ModuleOp, devices: int) -> Space:
 
 
 def _state_of_plan(state: State, plan: GridPlan) -> State:
-    """Returns the state that shows a plan of the grid."""
+    """Returns `state` with the settings of a plan of the grid."""
     options = plan.options()
     default = DistributionOptions()
     found: list[tuple[str, tuple[str, ...]]] = []

@@ -1,5 +1,5 @@
 """
-The server of the page. It answers requests of this machine alone, in a thread of its own,
+The server of the page. It answers requests of this machine only. It has its own thread,
 while the main thread simulates.
 """
 
@@ -63,8 +63,8 @@ _MOST_JOBS = 32
 
 class _SafeHeaders:
     """
-    Refuses requests that pages of other sites make, and adds the headers by which a
-    browser lets the page load nothing from elsewhere.
+    Refuses requests from pages of other sites, and adds headers that forbid the browser
+    to load anything from other sites.
     """
 
     def __init__(self, app: ASGIApp):
@@ -89,7 +89,7 @@ def application(
 ) -> Starlette:
     """
     Returns the web application. `answer` and `search` do the work for the query of a
-    URL, as jobs of `jobs`.
+    URL, as jobs in the queue `jobs`.
     """
 
     def file_of(path: str) -> Route:
@@ -125,8 +125,8 @@ async def _parts(
     request: Request, jobs: Jobs, work: Callable[[str], Steps], is_urgent: bool
 ) -> AsyncGenerator[bytes, None]:
     """
-    Yields the parts of an answer as lines of JSON. The job is cancelled when the
-    browser no longer waits.
+    Yields the parts of an answer as lines of JSON. Cancels the job when the browser
+    closes the connection.
     """
     loop, parts = asyncio.get_running_loop(), asyncio.Queue[Part | None]()
 
@@ -155,8 +155,8 @@ async def _parts(
 
 def bound_socket(port: int) -> socket.socket:
     """
-    Returns a socket at a port of this machine that only programs of this machine reach;
-    0 stands for any free port. Raises DistIRError if the port is not free.
+    Returns a socket at a port that only programs on this machine can reach; 0 stands
+    for any free port. Raises DistIRError if the port is not free.
     """
     if port >= 1 << 16:
         raise DistIRError(f"there is no port {port}; choose one below {1 << 16}")
@@ -175,7 +175,7 @@ def bound_socket(port: int) -> socket.socket:
 
 
 class Server:
-    """A web application at a socket, in a thread of its own."""
+    """A web application at a socket, in its own thread."""
 
     def __init__(self, app: Starlette, listening: socket.socket):
         config = uvicorn.Config(
@@ -196,7 +196,7 @@ class Server:
         )
 
     def start(self) -> None:
-        """Begins to answer requests."""
+        """Starts to answer requests."""
         self._thread.start()
 
     def stop(self) -> None:

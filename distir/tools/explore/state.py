@@ -1,4 +1,4 @@
-"""The settings of the page, which are a URL and a command line."""
+"""The settings of the page, as a URL and as a command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LONGEST = 4000
 
 
 def plan_options() -> dict[str, DeclaredOption]:
-    """Returns the options of `distribute` that the page has, by name, degrees first."""
+    """Returns the options of `distribute` on the page, by name, degrees first."""
     declared = {o.name: o for o in options_of(DistributionOptions)}
     first = (*AXES, "p", "k")
     rest = (name for name in declared if name not in (*first, *_NOT_HERE))
@@ -51,12 +51,12 @@ def is_list(option: DeclaredOption) -> bool:
 @dataclass(frozen=True)
 class Setup:
     """
-    What was given on the command line and no URL changes.
+    The settings from the command line, which no URL changes.
 
     - `files`: the names of the given programs;
-    - `cluster`: the cluster that a URL without one means;
+    - `cluster`: the cluster for URLs that name none;
     - `own_cluster`: the file of a cluster, or "";
-    - `profile`, `entry`: as the commands have them.
+    - `profile`, `entry`: the options of the same name of `distir simulate`.
     """
 
     files: Sequence[str]
@@ -77,9 +77,10 @@ class State:
     """
     The settings of the page.
 
-    - `choice`: the program; `cluster`, `devices`: those of the command (0: not given);
-    - `plan`: the options of `distribute` that differ from their defaults, by name, as
-      they are written in a URL, in the order of the form.
+    - `choice`: the program; `cluster`, `devices`: as on the command line (0: not
+      given);
+    - `plan`: the options of `distribute` that differ from their defaults, by name, with
+      their text in a URL, in the order of the form.
     """
 
     setup: Setup = field(repr=False)
@@ -100,7 +101,10 @@ class State:
 
     @property
     def problem(self) -> tuple[object, ...]:
-        """A key that is equal for states whose plans can be compared with each other."""
+        """
+        A key that two settings have in common if their plans can be compared with each
+        other.
+        """
         return self.choice, self.cluster, self.devices
 
     def _words(self) -> list[str]:
@@ -116,7 +120,7 @@ class State:
 
     @property
     def commands(self) -> dict[str, str]:
-        """The settings as commands: those that simulate and those that distribute."""
+        """The settings as commands: `distir simulate` and `distir distribute`."""
         entry = ["--entry", self.setup.entry] if self.setup.entry else []
         profile = self.setup.profile
         words = self._words()
@@ -128,8 +132,8 @@ class State:
 
     def arguments(self) -> Namespace:
         """
-        Returns the arguments of `distir simulate` that the settings stand for. Raises
-        DistIRError for values that an option cannot have.
+        Returns the settings as the parsed arguments of `distir simulate`. Raises
+        DistIRError for values that an option does not allow.
         """
         options: dict[str, Any] = {"cluster": self.cluster}
         if self.devices:
@@ -148,7 +152,7 @@ def _parsed(program: str, options: Mapping[str, Any]) -> Namespace:
 
 
 def _written(option: DeclaredOption, values: Sequence[str]) -> list[str]:
-    """Returns the words of a command for an option with these values."""
+    """Returns an option with the given values as words of a command."""
     flag = flag_of(option)
     if option.name == _OVERLAP:
         return [flag] if values == (ON,) else [flag, *values]
@@ -167,7 +171,7 @@ def _written(option: DeclaredOption, values: Sequence[str]) -> list[str]:
 
 
 def _python(option: DeclaredOption, values: Sequence[str]) -> Any:
-    """Returns the value of an option of a Python function."""
+    """Returns the values of an option, given as text, as a Python value."""
     if option.type is bool and values[0] in (ON, OFF):
         return values[0] == ON
     if option.type is bool and option.name != _OVERLAP:
@@ -177,9 +181,9 @@ def _python(option: DeclaredOption, values: Sequence[str]) -> Any:
 
 def state_of(query: str, setup: Setup) -> State:
     """
-    Returns the settings in the query of a URL. Settings that it leaves out have their
-    defaults. Raises DistIRError for settings that do not exist, and for values that they
-    cannot have.
+    Returns the settings in the query of a URL. Settings that are not in the query have
+    their defaults. Raises DistIRError for unknown settings and for values that are not
+    allowed.
     """
     if len(query) > LONGEST:
         raise DistIRError(
@@ -250,8 +254,8 @@ def _check_names(given: Mapping[str, object], model: str, setup: Setup) -> None:
 
 def query_of(arguments: Namespace, setup: Setup) -> str:
     """
-    Returns the query of the settings that the arguments of `distir explore` ask for;
-    "" if they ask for none. Raises DistIRError for options that the page does not have.
+    Returns the query of a URL with the settings in the arguments of `distir explore`;
+    "" if there are none. Raises DistIRError for options that the page does not have.
     """
     if arguments.schedule_file:
         raise DistIRError(

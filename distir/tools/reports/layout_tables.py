@@ -25,7 +25,8 @@ class LayoutTables:
     The layouts of a program's arguments, and the messages of its devices in a step.
 
     Attributes:
-        arguments: The layouts of the arguments; equal ones of all layers share an entry.
+        arguments: The layouts of the arguments; equal layouts of all layers share an
+            entry.
         communication: The messages of a device, an entry for each module and kind of
             message; None for a sequential program.
     """
@@ -80,7 +81,7 @@ class LayoutTables:
     def print(self, file: IO[str] | None = None, width: int | None = None) -> None:
         """
         Prints the tables to `file`, or to stdout if it is None, with at most `width`
-        columns, by default those of the terminal.
+        columns, by default the width of the terminal.
         """
         _print_arguments(self.arguments, file, width)
         if self.communication is not None:
@@ -91,8 +92,8 @@ def _print_arguments(
     arguments: Sequence[ArgumentLayout], file: IO[str] | None, width: int | None
 ) -> None:
     """
-    Prints a line for each argument; arguments that are alike in all layers share a
-    line. The last column is the size on one device of one such argument.
+    Prints a line for each argument; equal arguments of all layers share a line. The
+    last column is the size of one argument on one device.
     """
     from distir.interpreters.simulator.reports.program_description import shape_text
 

@@ -28,8 +28,8 @@ def write_pareto_plot(path: Path, results: Sequence[Result]) -> None:
     """
     Writes an SVG file with a dot for each result: throughput over peak memory. Both
     axes are logarithmic. Results that do not fit into memory are grey. The Pareto front
-    of the others is orange. A dot's tooltip names its plan. Raises DistIRError if the
-    file cannot be written.
+    of the results that fit is orange. A dot's tooltip names its plan. Raises
+    DistIRError if the file cannot be written.
     """
     try:
         write_text(path, pareto_plot(results))
@@ -42,8 +42,8 @@ class Mark:
     """
     A dot of a plot.
 
-    - `result`: what it shows; `title`: its tooltip;
-    - `link`: the address that it leads to, or "";
+    - `result`: the result that it shows; `title`: its tooltip;
+    - `link`: the address that it links to, or "";
     - `looks`: further classes of its element in a style sheet.
     """
 
@@ -77,8 +77,8 @@ def pareto_plot(results: Sequence[Result]) -> str:
 
 def time_plot(marks: Sequence[Mark], front: Sequence[Simulated]) -> str:
     """
-    Returns the plot of step time over peak memory as SVG text, without style rules.
-    `front` are the results that a line joins.
+    Returns the plot of step time over peak memory as SVG text, without style rules. A
+    line joins the results in `front`.
     """
     height = "step time [s]"
     return _plot(marks, "", height, lambda o: o.step_time_s, front, _SMALL, None)
@@ -94,8 +94,8 @@ def _plot(
     style: str | None = _STYLE,
 ) -> str:
     """
-    Returns a plot over peak memory as SVG text. `value` is the height of a result's
-    dot; without a `heading` there is no text above the plot.
+    Returns a plot over peak memory as SVG text. `value` returns the height of a
+    result's dot. `heading` is the text above the plot, if any.
     """
     drawn = [m for m in marks if value(m.result) > 0 and m.result.peak_memory_bytes]
     parts: list[str] = []

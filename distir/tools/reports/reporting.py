@@ -49,7 +49,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 def explain(error: BaseException) -> str | None:
     """
     Returns one paragraph about an error that the user can fix. Returns None for any
-    other error, which is then a bug of the program.
+    other error, which is a bug of DistIR.
     """
     match error:
         case ParseError():
@@ -69,7 +69,7 @@ def explain(error: BaseException) -> str | None:
 
 def error_message(error: BaseException) -> str:
     """
-    Returns one paragraph about an error: its explanation, or for a bug of the program a
+    Returns one paragraph about an error: its explanation, or, for a bug of DistIR, a
     request to report it.
     """
     message = explain(error)
@@ -99,8 +99,9 @@ def _offending_op(error: BaseException) -> str:
 def run_reporting_errors(command: Callable[[], int]) -> int:
     """
     Runs a command and returns its exit code. Each error is printed on stderr as one
-    paragraph. With `DISTIR_DEBUG=1` the traceback is printed too. A command whose stdout
-    nobody reads any longer, as in `distir search ... | head -3`, goes on to its end.
+    paragraph. With `DISTIR_DEBUG=1` the traceback is printed too. If the reader of
+    stdout stops reading, as in `distir search ... | head -3`, the command still runs to
+    its end.
     """
     leave_objects_at_exit()
     try:
@@ -124,9 +125,9 @@ def note(message: str) -> None:
 @contextmanager
 def progress(message: str) -> Generator[None]:
     """
-    Returns a context manager that shows `message` on stderr while the block runs: beside
-    a spinner if stderr is a terminal, else as lines, the first after two seconds and the
-    others every ten seconds, with the time since the start.
+    Returns a context manager that shows `message` on stderr while the block runs, with
+    the time since the start. If stderr is a terminal, it shows a spinner, else it
+    prints lines: the first after two seconds, then one every ten seconds.
     """
     if not sys.stderr.isatty():
         ended = Event()
@@ -157,8 +158,8 @@ def _print_lines(message: str, ended: Event) -> None:
 
 def _progress_lines(message: str, total: int) -> Callable[[int], None]:
     """
-    Returns a function that counts finished items. It prints the count and an estimate of
-    the time that is left, first after two seconds and then every ten seconds.
+    Returns a function that counts finished items. The function prints the count and an
+    estimate of the remaining time, first after two seconds and then every ten seconds.
     """
     begun = monotonic()
     done, due = 0, begun + FIRST_LINE_AFTER
@@ -179,8 +180,9 @@ def _progress_lines(message: str, total: int) -> Callable[[int], None]:
 def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
     """
     Returns a context manager that shows on stderr how many of `total` items are
-    finished. It shows a progress bar, or lines if stderr is not a terminal: the first after
-    two seconds and the others every ten seconds. It yields a function that takes the number of newly finished items.
+    finished: as a progress bar on a terminal, else as lines, the first after two
+    seconds, then one every ten seconds. It yields a function that takes the number of
+    newly finished items.
     """
     if not sys.stderr.isatty():
         yield _progress_lines(message, total)
@@ -221,18 +223,19 @@ def table(
 ) -> None:
     """
     Prints a table to `file`, or to stdout if it is None. All columns except the first
-    are aligned to the right. A table has at most 80 characters a line, or the number in
-    the environment variable COLUMNS, or `width`. In a table that is wider, names in the
-    first column are broken after dots and similar marks, and headings between words. If
-    that is not enough, the last columns are printed as a second table below.
+    are aligned to the right.
+
+    A line has at most `width` characters, or the number in the environment variable
+    COLUMNS, or 80. If the table is wider, names in the first column are broken after
+    dots and similar marks, and headings between words. If that is not enough, the last
+    columns are printed as a second table below.
     """
     from rich.cells import cell_len
-    from rich.console import Console
 
-    console = Console(width=width, file=file)
+    console = _console(width, file)
     if width is None and "COLUMNS" not in os.environ:
         widest = console.width if console.is_terminal else _WIDEST
-        console = Console(width=min(widest, _WIDEST), file=file)
+        console = _console(min(widest, _WIDEST), file)
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(cell_len, column)) for column in columns]
     if sum(widths) + _BETWEEN * (len(widths) - 1) <= console.width:
@@ -278,7 +281,6 @@ def _print_table(
     them.
     """
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -296,8 +298,18 @@ def _print_table(
         grid.add_row(Text(name), *(Text(cell) for cell in others))
     whole = sum(widths) + between * len(widths)
     if whole > console.width:
-        console = Console(width=whole, file=console.file)
+        console = _console(whole, console.file)
     console.print(grid)
+
+
+def _console(width: int | None, file: IO[str] | None) -> Console:
+    """
+    Returns a console of `width` characters that writes to `file`, or to stdout if it is
+    None. In a notebook rich would display the text at once instead of writing it.
+    """
+    from rich.console import Console
+
+    return Console(width=width, file=file, force_jupyter=False)
 
 
 def broken(name: str, width: int) -> list[str]:

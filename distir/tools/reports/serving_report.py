@@ -32,8 +32,8 @@ pre {{ overflow-x: auto; background: #f6f6f6; padding: 1em }} svg {{ max-width: 
 
 def write_serving_report(planned: PlannedService, path: Path) -> None:
     """
-    Writes the HTML report of a service plan to `path`. Raises DistIRError if it cannot
-    be written.
+    Writes the HTML report of a service plan to `path`. Raises DistIRError if the file
+    cannot be written.
     """
     try:
         write_text(path, serving_report(planned))
@@ -149,7 +149,7 @@ def _tpot(point: LoadPoint, percentile: float) -> float:
 
 
 def _family(point: LoadPoint) -> str:
-    """Returns a name that plans with the same shapes of replicas share."""
+    """Returns a name that is equal for plans with the same shapes of replicas."""
     plan = point.plan
     if plan.reading is None:
         return str(plan.generating.shape)

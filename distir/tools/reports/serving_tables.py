@@ -81,15 +81,18 @@ def headline(planned: PlannedService) -> list[str]:
         f"requests/s"
     )
     if planned.rate is not None and found.needed is not None:
+        needed = found.needed.devices
         lines.append(
-            f"needed: {planned.rate:.4g} requests/s need {found.needed.devices} devices: "
-            f"{found.needed}"
+            f"needed: {planned.rate:.4g} requests/s need {needed} "
+            f"device{'' if needed == 1 else 's'}: {found.needed}"
         )
     return lines
 
 
 def _fewer_bits(formats: StepFormats) -> str:
-    """Says which formats of fewer bits weights and caches have."""
+    """
+    Returns a sentence that names the formats of weights and caches with fewer bits.
+    """
     given = (("weights", formats.weights), ("caches", formats.cache))
     return "".join(f", {name} in {kind}" for name, kind in given if kind is not None)
 

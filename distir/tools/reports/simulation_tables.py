@@ -29,7 +29,7 @@ _CAUSES = 12
 def print_simulation(result: Simulation) -> None:
     """
     Prints the time of the step and a line for each device. If there are many devices,
-    those that do the same work share a line.
+    devices that do the same work share a line.
     """
     print(
         f"step time {seconds_text(result.step_time_s)}, "
@@ -108,9 +108,8 @@ def _row(result: Simulation, index: int) -> list[str]:
 
 def print_memory(report: MemoryReport) -> None:
     """
-    Prints the values that are alive at the memory peak. They are listed by kind for all
-    devices, and by module for the devices with the highest peak. Options that would
-    save memory are printed below.
+    Prints the values in memory at the peak: by kind for all devices, and by module for
+    the devices with the highest peak. Below, prints options that would save memory.
     """
     kinds = [kind for kind in report.largest.by_kind if _is_anywhere(kind, report)]
     print("\nmemory at the peak")

@@ -85,7 +85,8 @@ class Chart:
 def document(width: int, height: int, style: str | None, parts: Sequence[str]) -> str:
     """
     Returns a complete drawing on a white background, as SVG text. `style` has further
-    CSS rules. If it is None, there are no rules at all: a page has them.
+    CSS rules. If it is None, the drawing has no rules, because the page that shows it
+    has them.
     """
     return "\n".join(
         [

@@ -15,8 +15,8 @@ from distir.tools.reports.reporting import note
 def report_training(imported: ImportedModel) -> None:
     """
     Prints the numbers of trained and of frozen parameters and of constants. If the
-    model's file does not say which tensors are parameters, a note says which ones were
-    chosen.
+    model's file does not declare its parameters, a note names the tensors that the
+    import chose.
     """
     program = Program(imported.module)
     reached = {*program.links.values()}

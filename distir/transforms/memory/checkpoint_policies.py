@@ -1,5 +1,5 @@
 """
-The policies of activation checkpointing. A policy says which values of a layer's
+The policies of activation checkpointing. A policy tells which values of a layer's
 forward are kept for its backward. The backward computes the other values again.
 """
 
@@ -63,8 +63,8 @@ class LayerPolicies:
     @staticmethod
     def of(text: str, what: str) -> LayerPolicies:
         """
-        Returns the policies that `text` describes. Raises DistIRError if it describes
-        none. `what` names the source of the text in the message.
+        Returns the policies that `text` describes. Raises DistIRError if `text`
+        describes no policies. `what` names the source of the text in the message.
         """
         name, colon, rest = text.partition(":")
         if name in LISTS:
@@ -165,9 +165,9 @@ def _parts(text: str) -> tuple[tuple[Fraction, ...], tuple[int, ...]]:
 
 def check_layer_policy(text: str, what: str) -> str:
     """
-    Returns `text`, which must be the policy of a single layer. Raises DistIRError if it
-    is not a policy, or is one for a fraction of several layers. `what` names the source
-    of the text in the message.
+    Returns `text` if it is the policy of a single layer. Raises DistIRError if it is
+    not a policy, or is a policy for a fraction of several layers. `what` names the
+    source of the text in the message.
     """
     policies = LayerPolicies.of(text, what)
     if policies.policy != text:
@@ -181,9 +181,9 @@ def check_layer_policy(text: str, what: str) -> str:
 def has_policy(layer: int, count: int, part: Fraction) -> bool:
     """
     Whether `layer` belongs to the fraction `part` of `count` layers that has a policy.
-    These layers are evenly spread. The last layer is among them only if all layers are.
-    Its backward runs first, while the values of all other layers are still kept.
-    Recomputing its values would add to the memory peak.
+    These layers are evenly spread. The last layer is excluded unless the fraction is 1:
+    its backward runs first, while all other layers' values are still in memory, so its
+    recomputation would add to the memory peak.
     """
     return floor((count - layer) * part) > floor((count - layer - 1) * part)
 
@@ -227,12 +227,12 @@ class KeptOps:
 
 def attention_core(forward: FuncOp) -> set[SSAValue]:
     """
-    Returns the values that selective recomputation drops. These are the results of each
+    Returns the values that selective recomputation drops: the results of each
     contraction of two activations, and all values computed from them up to the next
-    contraction. In attention they are the scores, the masked scores and the
+    contraction. In attention these are the scores, the masked scores and the
     probabilities. They grow with the square of the sequence length and are cheap to
-    compute again (Korthikanti et al. 2022, section 5). Attention that is a single op
-    keeps none of them anyway.
+    compute again (Korthikanti et al. 2022, section 5). Attention as a single op keeps
+    none of these values.
     """
     roles = argument_roles(forward)
     derived: set[SSAValue] = {
@@ -262,11 +262,11 @@ def attention_core(forward: FuncOp) -> set[SSAValue]:
 
 def beside_products(forward: FuncOp, results: Iterable[int]) -> set[int]:
     """
-    Returns the indices in `results` whose values can be computed again without a
-    contraction. A contraction is a matrix product, a convolution or attention. The
-    values are computed from the arguments and the other results of `forward`. The sum
-    of a product and a bias is not among them, because the product would have to be kept
-    instead. Nor are tokens at their experts: devices would exchange them again.
+    Returns the indices in `results` whose values can be computed again, from the
+    arguments and the other results of `forward`, without a contraction. A contraction
+    is a matrix product, a convolution or attention. Excludes the sum of a product and a
+    bias, because the product would have to be kept instead. Excludes tokens at their
+    experts, because devices would exchange them again.
     """
     values = return_op(forward).operands
     kept: set[SSAValue] = set(forward.body.block.args)

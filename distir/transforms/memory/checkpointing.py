@@ -1,6 +1,6 @@
 """
-Activation checkpointing: the backward computes values of the forward again. Functions
-then keep fewer residuals.
+Activation checkpointing: the backward computes values of the forward again, so that
+functions keep fewer residuals.
 """
 
 from __future__ import annotations
@@ -61,10 +61,9 @@ def checkpoint(
     """
     Lets the backward of layers recompute values instead of keeping them as residuals.
     The policy applies to every `every`-th layer, or only to the layers with the indices
-    `layers`. The pass `activation-checkpoint` explains the policies. A call may already
-    request a policy for itself in `dist.recompute`. If `layers` is empty, such a
-    request takes precedence. Raises DistIRError if a request contradicts the policy for
-    `layers`.
+    `layers`. The pass `activation-checkpoint` explains the policies. A policy that a
+    call requests in `dist.recompute` takes precedence. Raises DistIRError if a request
+    contradicts the policy for a layer in `layers`.
     """
     policies = LayerPolicies.of(policy, _NAME)
     if every < 1:
@@ -168,8 +167,8 @@ class Recomputing:
 
     def dropped(self, pair: CallPair, policy: str) -> frozenset[int]:
         """
-        Returns the indices of those saved results of the forward that the policy does
-        not keep.
+        Returns the indices of the saved results of the forward that the policy does not
+        keep.
         """
         forward, lists = self.forward_of(pair), KeptOps.of(policy)
         backward = self.known[pair.backward.callee.string_value()]
@@ -325,7 +324,9 @@ class Recomputing:
 
 
 def _identity(op: Operation) -> object:
-    """Returns a key that is equal for ops that compute the same from the same values."""
+    """
+    Returns a key that is equal for ops that compute the same from the same values.
+    """
     attributes = op.attributes.items()
     return (
         op.name,
@@ -340,8 +341,8 @@ def _needed_ops(
     wanted: Iterable[SSAValue], known: dict[SSAValue, SSAValue]
 ) -> list[Operation]:
     """
-    Returns the forward ops, in order, that compute the values `wanted` from `known`
-    values.
+    Returns the ops of the forward, in order, that compute the values `wanted` from the
+    values in `known`.
     """
     found = ancestors(wanted, known)
     block = next(iter(found)).parent_block() if found else None

@@ -15,7 +15,7 @@ from distir.program import functions, replace_call, return_op, set_results, uniq
 
 class Offloading:
     """
-    Makes forward and backward functions whose residuals are in the host's memory. Equal
+    Makes forward and backward functions that keep residuals in the host's memory. Equal
     pairs of functions are made only once.
     """
 
@@ -26,10 +26,10 @@ class Offloading:
 
     def apply(self, pair: CallPair) -> bool:
         """
-        Keeps activations of a pair of calls in the host's memory until the backward
-        needs them. This concerns results of the forward that only the backward uses. It
-        also concerns saved arguments of the forward that are not arguments of the
-        program. Returns whether there are any such values.
+        Keeps values of a pair of calls in the host's memory until the backward needs
+        them. These are results of the forward that only the backward uses, and saved
+        arguments of the forward that are not arguments of the program. Returns whether
+        there are such values.
         """
         backward = self._known[pair.backward.callee.string_value()]
         saved = saved_values(backward)
@@ -93,8 +93,8 @@ def _is_moved(pair: CallPair, kind: str, index: int) -> bool:
 
 def _behind(value: SSAValue, function: FuncOp) -> SSAValue:
     """
-    Inserts a copy of `value` to the host, right after the op that computes it, and
-    returns it.
+    Inserts a copy of `value` to the host, right after the op that computes `value`, and
+    returns the copy.
     """
     op = OffloadOp(value)
     owner = value.owner
@@ -109,8 +109,8 @@ def _behind(value: SSAValue, function: FuncOp) -> SSAValue:
 
 def _fetch(backward: FuncOp, place: int, there: SSAValue) -> None:
     """
-    Makes `backward` take its argument `place` from the host's memory. `there` is the
-    value on the host. It is fetched right before its first use.
+    Makes `backward` fetch its argument number `place` from the host's memory, right
+    before the first use. `there` is the value on the host.
     """
     argument = backward.args[place]
     first = next(

@@ -40,7 +40,7 @@ memory.
 class _State(NamedTuple):
     """
     An optimizer state that is an argument of the program. `result` is the index of the
-    result that updates it. `user` is the first op that uses it, and `place` the
+    result that updates the state. `user` is the first op that uses it, and `place` the
     position of that op.
     """
 
@@ -53,11 +53,11 @@ class _State(NamedTuple):
 def offload_states(module: ModuleOp, group_bytes: int = GROUP_BYTES) -> bool:
     """
     Moves the optimizer states of parameters to the host's memory, in place. The states
-    become arguments of type `dist.host`. A state is fetched right before the first op
-    that uses it and stored when it is updated. The states of consecutive parameters are
-    copied as a group of up to `group_bytes` bytes on a device, so that one call can
-    update them. A group has the states of at least one parameter. Returns whether the
-    program has such states.
+    become arguments of type `dist.host`. A device fetches a state right before the
+    first op that uses it, and stores it after its update. The states of consecutive
+    parameters are copied as a group of up to `group_bytes` bytes on a device, so that
+    one call can update them. A group has the states of at least one parameter. Returns
+    whether the program has such states.
     """
     entry = entry_function(module)
     order = {op: place for place, op in enumerate(entry.body.block.ops)}
@@ -111,8 +111,8 @@ def _local_bytes(value: SSAValue, mesh_of: dict[str, Mesh]) -> float:
 
 def _move(entry: FuncOp, group: Sequence[_State], order: dict[Operation, int]) -> None:
     """
-    Fetches the states of a group before the first one is used. It stores them after the
-    last one is updated.
+    Adds ops that fetch the states of a group before the first use of any state, and
+    store them after the last update.
     """
     end = return_op(entry)
     owners = [end.operands[state.result].owner for state in group]

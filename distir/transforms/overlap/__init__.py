@@ -1,6 +1,6 @@
 """
-The rewrites behind `overlap-communication`. They choose where collectives start, and
-which of them are asynchronous. `kinds` classifies communication. `across_calls` moves
-it into functions and out of them. `place` orders the ops of a function. `pieces`
-divides products so that their parts can overlap.
+The rewrites of the pass `overlap-communication`. They choose where collectives start,
+and which collectives are asynchronous. `kinds` classifies communication. `across_calls`
+moves communication into functions and out of functions. `place` orders the ops of a
+function. `pieces` divides products so that their parts can overlap.
 """

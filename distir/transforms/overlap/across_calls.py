@@ -1,9 +1,9 @@
 """
 Moves communication into called functions and out of them. Reductions of a call's
 results move into the function, where they can start as soon as their operand is
-computed. Gathers of a function's arguments move to before the call. The backward
+computed. Gathers of a function's arguments move in front of the call. The backward
 function of a pipeline stage reduces gradients only in the call for the last
-micro-batch. That call therefore gets a function of its own.
+micro-batch. That call therefore gets a separate function.
 """
 
 from __future__ import annotations
@@ -167,11 +167,11 @@ def _redirect(call: CallOp, function: FuncOp, sunk: _Sunk) -> None:
 
 def hoist_gathers(module: ModuleOp) -> bool:
     """
-    Moves gathers of a function's arguments to before its calls. There a gather can
-    start before the call: the parameters of the next layer arrive while a layer is
-    computed. Only functions without calls are changed. From a function with calls, such
-    as a pipeline stage, all parameters would be gathered at once. Returns whether there
-    are such gathers.
+    Moves gathers of a function's arguments in front of its calls, so that a gather can
+    start before the call: the next layer's parameters arrive during the computation of
+    a layer. Changes only functions without calls. From a function with calls, such as a
+    pipeline stage, all parameters would be gathered at once. Returns whether there are
+    such gathers.
     """
     found = False
     *called, _ = reachable_functions(module)

@@ -1,10 +1,10 @@
 """
 Classifies communication by the source of its operand and the use of its result.
 
-- `dp`: reductions of gradients, and of other values on which no contraction depends in
-  this step;
+- `dp`: reductions of gradients, and of other values that no contraction needs in this
+  step;
 - `params`: gathers of parameters that are stored in parts or updated in parts;
-- `tp`: all other collectives, which are of activations and their gradients;
+- `tp`: all other collectives, which communicate activations and their gradients;
 - `pp`: sends.
 """
 

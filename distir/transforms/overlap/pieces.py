@@ -1,9 +1,9 @@
 """
 Asynchronous tensor parallelism: computes products in pieces. Devices communicate one
-piece while they compute another. If devices sum the terms of a product, one piece is
-summed while the next is computed. If the rows of a product are gathered first (sequence
-parallelism), the next piece is gathered while the product of the current one is
-computed.
+piece while they compute another piece. If devices sum the terms of a product, they sum
+one piece while they compute the next. If they gather the rows of a product first
+(sequence parallelism), they gather the next piece while they compute the product of the
+current piece.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _BEFORE_MATRICES = VIEWS | {"onnx.Constant", "onnx.Transpose", "onnx.Cast"}
 
 def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool:
     """
-    Divides the rows of products of activations and matrices into `pieces` pieces. Each
-    piece has a collective of its own. This concerns products whose result is reduced
-    over devices by communication of kind `tp`. With `gathered`, it also concerns
-    products whose rows are gathered. Rows are tokens or sequences. If devices split the
-    dimension of the rows, each device divides its part. Transposed products, and
-    products whose rows cannot be divided, stay as they are.
+    Divides the rows of products of activations and matrices into `pieces` pieces, each
+    with a separate collective. Applies to products whose result is reduced over devices
+    by communication of kind `tp`, and with `gathered` also to products of gathered
+    rows. Rows are tokens or sequences. If devices split the dimension of the rows, each
+    device divides its part. Transposed products, and products whose rows cannot be
+    divided, stay unchanged.
 
     Returns whether a product was divided. With `gathered`, only products with gathered
     rows count.
@@ -105,7 +105,8 @@ class _RowPieces:
     def pieces_of(self, build: PlacedOps, value: SSAValue) -> Sequence[SSAValue]:
         """
         Builds the ops that divide the tensor `value`, and returns the pieces. A tensor
-        of 8-bit floats is divided before it is cast, as ONNX divides no such tensors.
+        of 8-bit floats is divided before its cast, because ONNX cannot divide such
+        tensors.
         """
         cast = value.owner
         if isinstance(cast, ToFloat8Op):
@@ -127,8 +128,8 @@ class _RowPieces:
         self, build: PlacedOps, pieces: Sequence[SSAValue], like: SSAValue
     ) -> SSAValue:
         """
-        Builds the ops that join pieces into a tensor of the type of `like`, and returns
-        it.
+        Builds the ops that concatenate pieces to a tensor of the type of `like`, and
+        returns that tensor.
         """
         shape = shape_of(like.type)
         together = self.together(shape, self.pieces)
@@ -227,8 +228,8 @@ def _labels(op: Operation) -> dict[str, Attribute]:
 
 def _is_product(op: object) -> TypeGuard[OnnxOp | Float8ProductOp]:
     """
-    Whether `op` multiplies rows, its first operand, by a matrix. Of products in 8 bits
-    those count whose rows are cast with one scale.
+    Whether `op` multiplies rows, its first operand, by a matrix. A product in 8 bits
+    counts only if its rows are cast with one scale.
     """
     if isinstance(op, Float8ProductOp):
         is_cast = isinstance(_before_gather(op.a).owner, ToFloat8Op)
@@ -255,10 +256,10 @@ def _row_pieces(
     mesh: Mesh,
 ) -> _RowPieces | None:
     """
-    Returns the division into pieces for the rows of some products, or None if there is
-    none. The rows are divided along their largest dimension that allows it. A
-    collective makes one of the values `whole` and `parts` from the other. A device
-    holds all rows of `whole`, and may hold only a part of the rows of `parts`.
+    Returns the division into pieces for the rows of some products, or None if no
+    division is possible. The rows are divided along the largest dimension that can be
+    divided. A collective makes one of the values `whole` and `parts` from the other. A
+    device holds all rows of `whole`, and may hold only a part of the rows of `parts`.
     """
     shape, layouts = shape_of(whole.type), [layout_of(v) for v in (whole, parts)]
     is_flat = any(product.name == "onnx.Gemm" for product in products)
@@ -280,7 +281,7 @@ def _ops_after(
 ) -> list[Operation] | None:
     """
     Returns the ops at or after the position `place` that lead from a parameter to
-    `value`. Returns None if an op of another kind is among them. `places` has the
+    `value`. Returns None if one of them is not in `_BEFORE_MATRICES`. `places` has the
     position of each op.
     """
     found: list[Operation] = []

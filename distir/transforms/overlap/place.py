@@ -5,8 +5,8 @@ Orders the ops of a function so that communication and computation overlap.
 - A gather of a parameter (ZeRO stage 3) starts a limited number of uses of gathered
   parameters before its own use, because gathered parameters take memory.
 - A gather of a value that the forward kept in parts (sequence parallelism) starts
-  before the contraction in front of it, and runs during this contraction.
-- Ops that only take reduced values to the function's results, such as an optimizer's
+  before the preceding contraction, and runs during this contraction.
+- Ops that only pass reduced values to the function's results, such as an optimizer's
   updates, come last, in the order in which the reductions started.
 
 The order of collectives is the same on all devices, because all devices run one
@@ -38,10 +38,10 @@ FREE = VIEWS | {"onnx.Constant"}
 def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:
     """
     Returns the ops in an order in which gathers of activations overlap with
-    contractions. A gather moves before the last contraction in front of it, unless it
-    depends on that contraction. With sequence parallelism, its operand was kept by the
-    forward and is available long before. The gather is then finished when the
-    contraction is, and the links are free for the next communication.
+    contractions. A gather moves before the preceding contraction, unless it depends on
+    that contraction. With sequence parallelism, the forward kept the gather's operand,
+    which is available long before. When the contraction ends, the gather is finished
+    too, and the links are free for the next communication.
     """
     found = list(ops)
     for op in ops:
@@ -52,10 +52,9 @@ def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:
 
 def _move(ops: list[Operation], gather: AllGatherOp) -> None:
     """
-    Moves a gather before the last contraction in front of it, in place. The views
-    between the contraction and the gather move too if the gather depends on them.
-    Nothing moves across a call. Nothing moves if the gather depends on any other op
-    there.
+    Moves a gather before the preceding contraction, in place. Views between the
+    contraction and the gather move too if the gather depends on them. Nothing moves
+    across a call, or if the gather depends on any other op in between.
     """
     place = {op: i for i, op in enumerate(ops)}
     here = place[gather]
@@ -143,9 +142,10 @@ class CommunicationPlacer:
 
     def _second_reductions_late(self, ops: Sequence[Operation]) -> list[Operation]:
         """
-        Returns the ops with each reduction of a value that is itself being reduced, such
-        as the sum over the groups of hybrid sharding, behind the next call or
-        contraction. The first reduction runs meanwhile, so that no device waits for it.
+        Returns the ops in a new order: a reduction of a value that is itself being
+        reduced moves after the next call or contraction. An example is the sum over the
+        groups of hybrid sharding. The first reduction runs meanwhile, so that no device
+        waits for it.
         """
         works = [i for i, op in enumerate(ops) if _works_long(op)]
         index = {op: i for i, op in enumerate(ops)}
@@ -176,8 +176,8 @@ class CommunicationPlacer:
 
     def _updates_late(self, ops: Sequence[Operation], end: ReturnOp) -> list[Operation]:
         """
-        Returns the ops with those that only process reduced values moved to the end.
-        Such ops lie between reduced values and the function's results. They are sorted
+        Returns the ops in a new order: ops that only process reduced values move to the
+        end. They lie between reduced values and the function's results, and are sorted
         by the start of the last communication that they depend on.
         """
         key: dict[SSAValue, int] = {}
@@ -203,8 +203,9 @@ def _reductions_early(
     ops: Sequence[Operation], kinds: Collection[str]
 ) -> list[Operation]:
     """
-    Returns the ops with each reduction right after the op that computes its operand.
-    Only reductions whose kind of communication is in `kinds` move.
+    Returns the ops in a new order: each reduction comes right after the op that
+    computes its operand. Only reductions whose kind of communication is in `kinds`
+    move.
     """
     after: dict[Operation, list[Operation]] = {}
     for op in ops:
@@ -222,7 +223,9 @@ def _reductions_early(
 
 
 def _works_long(op: Operation) -> bool:
-    """Whether an op is a call or a contraction, beside which communication can run."""
+    """
+    Whether an op is a call or a contraction. Communication can run at the same time.
+    """
     if isinstance(op, CollectiveOp | SendOp) or FREE.of(op):
         return False
     return isinstance(op, CallOp) or bool(rule_for(op).flops)
@@ -230,8 +233,8 @@ def _works_long(op: Operation) -> bool:
 
 def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
     """
-    Returns the ops with each gather of an argument moved earlier. It moves before the
-    use of a gathered argument that is `ahead` such uses before its own.
+    Returns the ops with each gather of an argument moved earlier: in front of the use
+    of a gathered argument that comes `ahead` such uses before its own use.
     """
     place = {op: i for i, op in enumerate(ops)}
     chains: dict[Operation, list[Operation]] = {}

@@ -1,13 +1,13 @@
 """
 Limits the memory of reduce-scatters in flight. A reduce-scatter reads a whole gradient,
 whose memory is freed only when the device has waited for the result. The optimizer uses
-the results at the end of the step; without a limit all whole gradients of a model would
-be in memory until then.
+the results at the end of the step. Without a limit, all whole gradients of a model
+would be in memory until then.
 
 A device therefore waits for the reduce-scatters of one layer before it starts those of
-the layer after the next. The gradients of two layers are then in memory, as in
-PyTorch's FSDP. A wait is an `onnx.Identity` of the reduced value, because a device
-waits for a value where it uses it.
+the layer after the next. Memory then holds the gradients of two layers, as in PyTorch's
+FSDP. A wait is an `onnx.Identity` of the reduced value, because a device waits for a
+value where it uses it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _still_in_flight(
 def _limit(function: FuncOp, in_flight: dict[str, tuple[int, ...]]) -> None:
     """
     Inserts waits into a function so that at most the reduce-scatters of two layers are
-    in flight, or two messages in a function without calls.
+    in flight. In a function without calls, the limit is two messages.
     """
     ops = list(function.body.block.ops)
     has_calls = any(isinstance(op, CallOp) for op in ops)

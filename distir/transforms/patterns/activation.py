@@ -21,8 +21,8 @@ from distir.transforms.patterns.match import (
 
 def raise_gelu(op: OnnxOp) -> bool:
     """
-    Replaces `0.5 x (1 + erf(x / sqrt 2))`, or its tanh form, by a Gelu if it ends at
-    `op`. Returns whether it did.
+    Replaces `0.5 x (1 + erf(x / sqrt 2))`, or its tanh form, by a Gelu if `op` is its
+    last op. Returns whether it was replaced.
     """
     if op.name not in ("onnx.Mul", "onnx.Div"):
         return False
@@ -54,7 +54,8 @@ def _is_scaled(value: SSAValue, x: SSAValue, scale: float) -> bool:
 
 def _is_cubic(value: SSAValue, x: SSAValue) -> bool:
     """
-    Whether `value` is `sqrt(2/pi) (x + 0.044715 x^3)`, or the same with x factored out.
+    Whether `value` is `sqrt(2/pi) (x + 0.044715 x^3)`, or the same expression with x
+    factored out.
     """
     constant, values = factors(value)
     if not close(constant, sqrt(2 / pi), x):
@@ -95,7 +96,10 @@ def _is_power(value: SSAValue, x: SSAValue, exponent: int) -> bool:
 
 
 def raise_silu(op: OnnxOp) -> bool:
-    """Replaces `x sigmoid(x)` by a Swish if it ends at `op`. Returns whether it did."""
+    """
+    Replaces `x sigmoid(x)` by a Swish if `op` is its last op. Returns whether it was
+    replaced.
+    """
     if op.name != "onnx.Mul":
         return False
     for i in (0, 1):

@@ -1,8 +1,8 @@
 """
 Recognises scaled dot-product attention that is written as matrix products and a
-softmax. It becomes `onnx.Attention`, or `train.dropped_attention` if probabilities are
-dropped. The pattern is `softmax(cap(scale Q K^T) + masks) V` over [batch, heads,
-length, features]. It has several variants:
+softmax. Replaces it by `onnx.Attention`, or by `train.dropped_attention` if dropout
+acts on the probabilities. The pattern is `softmax(cap(scale Q K^T) + masks) V` over
+[batch, heads, length, features]. It has several variants:
 
 - the scale may be applied to queries and keys instead of scores;
 - keys and values may be repeated for groups of query heads;
@@ -67,13 +67,14 @@ class AttentionRaiser:
 
     def replace(self, op: OnnxOp) -> bool:
         """
-        Replaces attention by one op if it ends at `op`, the product of probabilities
-        and values. Returns whether it did. `onnx.Attention` returns 0 for a query whose
-        mask is minus infinity everywhere. Attention that is written as several ops
-        returns NaN. A mask must therefore be provably finite or provably let each query
-        see a key, unless the program itself turns NaN into 0. Attention with a mask
-        that depends on a parameter is not replaced, because the gradient of the mask is
-        cheaper without the op.
+        Replaces attention by one op if its last op is `op`, the product of
+        probabilities and values. Returns whether it was replaced.
+
+        `onnx.Attention` returns 0 for a query whose mask is minus infinity everywhere,
+        but the separate ops return NaN. A mask must therefore be provably finite or
+        provably let each query see a key, unless the program itself turns NaN into 0.
+        Attention with a mask that depends on a parameter is not replaced, because the
+        gradient of the mask is cheaper without the op.
         """
         if op.name != "onnx.MatMul" or layout_of(op.results[0]) is not None:
             return False
@@ -153,8 +154,8 @@ class AttentionRaiser:
 
     def _takes(self, mask: Mask, is_guarded: bool) -> bool:
         """
-        Whether `mask` can be added to the scores. Adding it must have the same effect,
-        and it must not need a gradient.
+        Whether `mask` can be an operand of the attention op: adding it to the scores
+        must have the same effect as in the program, and it must not need a gradient.
         """
         if isinstance(mask, Fill):
             kind, lowest = element(mask.lowest), number(mask.lowest)
@@ -209,7 +210,7 @@ class _Masks:
     def added_before(self, op: OnnxOp) -> list[SSAValue]:
         """
         Returns the sum of the non-causal masks, computed before `op`. Returns an empty
-        list if there are none.
+        list if there are no such masks.
         """
         values = [_as_added(mask, op, self.kind) for mask in self.others]
         if not values:
@@ -225,8 +226,8 @@ class _Masks:
 
 def _as_added(mask: Mask, op: OnnxOp, kind: Attribute | None) -> SSAValue:
     """
-    Returns a value that has the effect of `mask` when it is added to scores. It is
-    computed before `op` and has the element type `kind`.
+    Returns a value that has the effect of `mask` when it is added to scores. The value
+    is computed before `op` and has the element type `kind`.
     """
     value = value_of(mask)
     shape = known_shape(value)
@@ -323,8 +324,9 @@ def _has_default_scale(scores: Scores) -> bool:
 
 def _is_exact(scores: Scores) -> bool:
     """
-    Whether an attention op can compute these scores as exactly as the program does. The
-    op's scale has 32 bits. For f64 this is enough only if the scale is the default one.
+    Whether an attention op computes these scores as exactly as the program does. The
+    op's scale has 32 bits; for f64 this is enough only if the scale is the default
+    scale.
     """
     if not _is_double(scores):
         return True
@@ -335,9 +337,9 @@ def _is_exact(scores: Scores) -> bool:
 
 def _shared_heads(value: SSAValue) -> SSAValue:
     """
-    Returns keys or values before they are repeated for groups of query heads. The
-    result has the shape [batch, heads, length, features]. Returns `value` itself if it
-    is not repeated.
+    Returns keys or values before their repetition for groups of query heads. The result
+    has the shape [batch, heads, length, features]. Returns `value` itself if it is not
+    repeated.
     """
     reshape = producer(value, "Reshape")
     expand = None if reshape is None else producer(reshape.operands[0], "Expand")
@@ -362,8 +364,8 @@ def _fits(
     query: SSAValue, key: SSAValue, value: SSAValue, scores: tuple[int, ...]
 ) -> bool:
     """
-    Whether the shapes of the operands and of the scores are those of attention. The
-    number of query heads must be a multiple of the number of key heads.
+    Whether the shapes of the operands and of the scores fit attention. The number of
+    query heads must be a multiple of the number of key heads.
     """
     q, k, v = known_shape(query), known_shape(key), known_shape(value)
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:

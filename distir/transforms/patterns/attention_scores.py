@@ -1,6 +1,6 @@
 """
-Recognises attention scores in front of a softmax. Scores are scaled products of queries
-and keys, possibly with a soft cap and masks.
+Recognises the attention scores that a softmax takes. Scores are scaled products of
+queries and keys, possibly with a soft cap and masks.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ A mask of scores: a value that is added, a `Scaled` value that is added, or a `F
 class Scores:
     """
     Attention scores: `cap(scale * query key') + masks`. The soft cap is `c tanh(s /
-    c)`. There is none if `cap` is None.
+    c)`; a `cap` of None means no soft cap.
     """
 
     query: SSAValue
@@ -123,8 +123,8 @@ def _times(mask: Mask, scale: float) -> Mask | None:
 
 def _capped(value: SSAValue) -> Scores | None:
     """
-    Returns scores without masks that end in `value`, or None if there are none. They
-    may have a soft cap.
+    Returns scores without masks, possibly with a soft cap, that end in `value`. Returns
+    None if there are no such scores.
     """
     cap, values = factors(value)
     tanh = producer(values[0], "Tanh") if len(values) == 1 else None
@@ -138,8 +138,8 @@ def _capped(value: SSAValue) -> Scores | None:
 
 def _scaled_product(raw: SSAValue) -> Scores | None:
     """
-    Returns the scores `scale Q K^T` that end in `raw`, or None if there are none.
-    Constant factors of Q and K become part of the scale.
+    Returns the scores `scale Q K^T` that end in `raw`, or None if `raw` is no such
+    product. Constant factors of Q and K become part of the scale.
     """
     scale, values = factors(raw)
     if len(values) != 1:
@@ -158,8 +158,7 @@ def _scaled_product(raw: SSAValue) -> Scores | None:
 
 def _transposed(value: SSAValue) -> SSAValue | None:
     """
-    Returns the K if `value` is K^T, else None. Batch and heads may be merged for the
-    Transpose.
+    Returns K if `value` is K^T, else None. The Transpose may merge batch and heads.
     """
     transpose = producer(value, "Transpose")
     if transpose is not None:
@@ -182,10 +181,10 @@ def _transposed(value: SSAValue) -> SSAValue | None:
 
 def _permuted(transpose: OnnxOp) -> SSAValue | None:
     """
-    Inserts a Transpose that makes K, and returns its result. `transpose` makes K^T
-    directly from [batch, sequence, heads, features]. The new Transpose also swaps the
-    last two dimensions. Returns None if the shape or the order of dimensions is not
-    known.
+    Inserts a Transpose that computes K, and returns its result. The given `transpose`
+    computes K^T directly from [batch, sequence, heads, features]; the new one also
+    swaps the last two dimensions. Returns None if the shape or the order of dimensions
+    is unknown.
     """
     order = list(transpose.attribute("perm") or ())
     shape = known_shape(transpose.results[0])

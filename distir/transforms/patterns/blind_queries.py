@@ -1,8 +1,8 @@
 """
-Recognises attention whose results are set to 0 for queries that see no key. PyTorch's
-attention with a Boolean mask m is imported as `where(any(m), attention, 0)`. Its mask
-has the lowest number where m is false. `onnx.Attention` itself returns 0 for a query
-whose mask is minus infinity everywhere.
+Recognises attention whose result is set to 0 for queries that see no key. PyTorch's
+attention with a Boolean mask m is imported as `where(any(m), attention, 0)`, with the
+lowest number in the attention's mask where m is false. `onnx.Attention` itself returns
+0 for a query whose mask is minus infinity everywhere.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class BlindQueryRaiser:
 
     def replace(self, op: OnnxOp) -> bool:
         """
-        Replaces `where(any(m), attention, 0)` by the attention if it ends at `op`.
-        Returns whether it did.
+        Replaces `where(any(m), attention, 0)` by the attention if `op` is its last op.
+        Returns whether it was replaced.
         """
         if op.name != "onnx.Where" or number(op.operands[2]) != 0.0:
             return False

@@ -1,4 +1,4 @@
-"""Removes ops whose result is their operand."""
+"""Removes ops that return their operand unchanged."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SAME_IF_SAME_TYPE = RESHAPES | {"onnx.Expand", "onnx.Cast", "onnx.CastLike"}
 
 def drop_identity(op: OnnxOp) -> bool:
     """
-    Replaces `op` by its operand if the two are equal. Returns whether it did. Such ops
-    are an Identity, a reshape to the same shape, a cast to the same type, a dropout
-    outside of training, and a choice between a value and itself.
+    Replaces `op` by its operand if the two are equal. Returns whether it was replaced.
+    Such ops are an Identity, a reshape to the same shape, a cast to the same type, a
+    dropout outside of training, and a choice between a value and itself.
     """
     same = op.name == "onnx.Identity" or _keeps_all(op)
     if op.name in _SAME_IF_SAME_TYPE:

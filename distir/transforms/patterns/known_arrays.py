@@ -1,8 +1,8 @@
 """
 Computes arrays that depend on constants alone, such as masks. Elements that repeat
 along a dimension are stored and computed once, with a stride of 0 as in NumPy. A mask
-for a large batch is thus no larger than one for a single sequence. Arrays that do not
-fit into memory, such as a mask for 32,768 tokens, are computed in blocks of rows.
+for a large batch is thus no larger than a mask for one sequence. Arrays that do not fit
+into memory, such as a mask for 32,768 tokens, are computed in blocks of rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ _ELEMENTWISE = ELEMENTWISE.names | {"onnx.CastLike", "onnx.Identity"}
 
 
 class KnownArrays:
-    """Computes arrays from constants. Intermediate arrays are kept for later values."""
+    """
+    Computes arrays from constants, and keeps intermediate arrays for later values.
+    """
 
     def __init__(self) -> None:
         self._found: dict[SSAValue, Array | None] = {}
@@ -53,7 +55,7 @@ class KnownArrays:
     def of(self, value: SSAValue) -> Array | None:
         """
         Returns the array of `value` if ONNX ops compute it from constants alone.
-        Returns None if it depends on anything else or is too large.
+        Returns None if `value` depends on other values or is too large.
         """
         for op in self._before(value, self._found.__contains__):
             inputs = [
@@ -77,11 +79,10 @@ class KnownArrays:
     def every_block(self, value: SSAValue, holds: Callable[[int, Array], bool]) -> bool:
         """
         Whether `value` depends on constants alone and `holds` is true for each block of
-        its rows. Rows are counted along the second last dimension. `holds` takes the
-        index of the block's first row and the block. The search ends with the first
-        block for which it is false. The array may be too large for `of`. In that case,
-        the ops that make it from smaller arrays must compute each row from the same row
-        of their operands.
+        its rows, counted along the second last dimension. `holds` takes the index of
+        the block's first row and the block. The search ends at the first block where
+        `holds` is false. The array may be too large for `of`; then the ops that make it
+        from smaller arrays must compute each row from the same row of their operands.
         """
         whole = self.of(value)
         ops = [] if whole is not None else self._ops_on_rows(value)
@@ -175,8 +176,8 @@ class KnownArrays:
     ) -> list[OnnxOp]:
         """
         Returns the ONNX ops of the same block on which `value` depends, operands first.
-        `is_done` tells whether a value is known already. Ops whose results are all
-        known are left out, and so are ops that only these ops use.
+        `is_done` tells whether a value is already known. Leaves out ops whose results
+        are all known, and ops that only these ops use.
         """
         block = (
             value.owner.parent_block() if isinstance(value.owner, Operation) else None
@@ -281,7 +282,7 @@ def _results(
 
 def _repeating(array: Array) -> Array:
     """
-    Returns an equal array that stores elements that repeat along a dimension only once.
+    Returns an equal array that stores repeated elements along a dimension only once.
     """
     stored = array
     for dim in range(array.ndim):
@@ -294,9 +295,9 @@ def _repeating(array: Array) -> Array:
 
 def _without_repeats(arrays: Sequence[Array | None], rank: int) -> list[Array | None]:
     """
-    Returns the operands of an elementwise op without common repetitions. A dimension
-    along which all operands repeat is reduced to size 1. None, which stands for an
-    omitted operand, stays. `rank` is the largest number of dimensions of the operands.
+    Returns the operands of an elementwise op without common repetitions: a dimension
+    along which all operands repeat gets size 1. None stands for an omitted operand.
+    `rank` is the largest number of dimensions of the operands.
     """
     aligned = list(arrays)
     for dim in range(-rank, 0):

@@ -1,4 +1,4 @@
-"""Finds facts about attention masks: whether they are finite, learned or causal."""
+"""Derives facts about attention masks: whether they are finite, learned or causal."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _FINITE_IF_OPERANDS_ARE = (
 
 def is_finite(value: SSAValue, depth: int = 64) -> bool:
     """
-    Whether the ops that compute `value` show that no element can be minus infinity.
-    They show it for finite constants, integers, Booleans and values computed from
-    these. Arguments of functions are followed into the callers. At most `depth` ops in
-    a row are followed.
+    Whether the ops that compute `value` prove that no element is minus infinity. This
+    holds for finite constants, integers, Booleans and values computed from these. The
+    proof follows arguments of functions into the callers, and at most `depth` ops in a
+    row.
     """
     if is_finite_constant(value):
         return True
@@ -91,9 +91,9 @@ def _given(argument: SSAValue) -> list[SSAValue]:
 
 def only_source(value: SSAValue) -> SSAValue | None:
     """
-    Returns the value that all calls pass for `value` if it is an argument of a
-    function. Returns None if calls pass different values. Returns `value` itself if it
-    is no argument or if its function has no calls.
+    Returns the value that all calls pass for `value`, an argument of a function.
+    Returns None if calls pass different values. Returns `value` itself if it is no
+    argument or if its function has no calls.
     """
     while isinstance(value, BlockArgument) and (given := set(_given(value))):
         if len(given) > 1:
@@ -108,8 +108,7 @@ HIDDEN = -1e4
 
 class KnownMasks:
     """
-    Computes masks and keeps the results for other layers, which often have the same
-    masks.
+    Computes masks and caches the results, because layers often have the same masks.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Helpers that examine values, from which patterns of ops are built."""
+"""Helpers that examine values. The patterns of ops use them."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def made_before(
 
 def uncast(value: SSAValue, *, widens: bool) -> SSAValue:
     """
-    Returns the operand of a cast between floating-point types, if `value` is its
-    result. The cast must be to a wider type with `widens`, else to a narrower type, and
-    `value` must have a single use. Returns `value` itself in all other cases.
+    Returns the operand of a cast between floating-point types if `value` is its result
+    and has a single use. The cast must be to a wider type with `widens`, else to a
+    narrower type. Returns `value` itself in all other cases.
     """
     cast = producer(value, "Cast")
     if cast is None or not used_once(value):

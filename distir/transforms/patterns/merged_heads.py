@@ -23,10 +23,10 @@ from distir.transforms.patterns.match import (
 def split_heads(op: OnnxOp) -> bool:
     """
     Computes products on separate batch and heads if `op` is the Reshape that separates
-    them. The Reshape is from [batch * heads, m, n] to [batch, heads, m, n]. Its operand
-    must be computed by products, sums and scalings from values whose batch and heads
-    were merged. The same is then computed from the values before the merge. Returns
-    whether this was possible.
+    them, from [batch * heads, m, n] to [batch, heads, m, n]. Products, sums and
+    scalings must compute its operand from values with merged batch and heads. The new
+    ops compute the same from the values before the merge. Returns whether this was
+    possible.
     """
     if op.name != "onnx.Reshape" or layout_of(op.results[0]) is not None:
         return False
@@ -83,9 +83,9 @@ def _apart(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | N
 
 def _beside(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | None:
     """
-    Returns an operand in a shape that suits values with separate batch and heads. A
-    number, or a value without batch and heads, is returned as it is. Any other value is
-    reshaped before the op `end`. Returns None if its shape is unknown or has more than
+    Returns an operand in a shape that fits values with separate batch and heads.
+    Returns a number, or a value without batch and heads, unchanged; reshapes any other
+    value before the op `end`. Returns None if its shape is unknown or has more than
     three dimensions.
     """
     shape = known_shape(value)

@@ -1,6 +1,6 @@
 """
 Recognises attention whose keys and values are read from the pages of a cache. One op
-reads the pages where they are; the copies of keys and values in order are not made.
+then reads the pages directly, without contiguous copies of keys and values.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _PLAIN = ("is_causal", "softcap", "q_num_heads", "qk_matmul_output_mode")
 
 def raise_paged_attention(op: OnnxOp) -> bool:
     """
-    Replaces `op` by `train.paged_attention` if it is attention whose keys and values are
-    read through one table of pages. Returns whether it did.
+    Replaces `op` by `train.paged_attention` if it is attention whose keys and values
+    are read through one table of pages. Returns whether it was replaced.
     """
     if op.name != "onnx.Attention" or len(op.operands) != 4:
         return False

@@ -40,9 +40,9 @@ A function that replaces a group of ops if the group ends at the op that it is g
 
 def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
     """
-    Replaces each pattern in a program by one operator, in place. Attention is replaced
-    only with `attention`. Unused ops are removed. So are arguments of called functions
-    that lose all uses, such as a mask that `is_causal` replaces.
+    Replaces each pattern in a program by one operator, in place. Replaces attention
+    only with `attention`. Removes unused ops, and arguments of called functions that
+    lose all uses, such as a mask that `is_causal` replaces.
     """
     known = reachable_functions(module)
     with erasing_unused(known):
@@ -55,8 +55,8 @@ def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
 
 def raise_dropped_attention(module: ModuleOp) -> None:
     """
-    Replaces attention with dropout on its probabilities by one op, in place. Unused ops
-    are removed, and so are arguments of called functions that lose all uses.
+    Replaces attention with dropout on its probabilities by one op, in place. Removes
+    unused ops, and arguments of called functions that lose all uses.
     """
     known = reachable_functions(module)
     with erasing_unused(known):
@@ -68,8 +68,8 @@ def raise_dropped_attention(module: ModuleOp) -> None:
 
 def separate_heads(known: Sequence[FuncOp]) -> None:
     """
-    Computes attention with separate batch and heads where a model merged them. Ops that
-    become unused are removed, because attention is recognised by counts of uses.
+    Rewrites attention to separate batch and heads where a model merged them. Removes
+    ops that become unused, because the recognition of attention counts uses.
     """
     if any([split_heads(op) for f in known for op in list(_operators(f))]):
         for function in known:
@@ -84,8 +84,8 @@ def _operators(function: FuncOp) -> Iterator[OnnxOp]:
 @contextmanager
 def erasing_unused(known: Sequence[FuncOp]) -> Generator[None]:
     """
-    Returns a context manager that cleans up functions after the block has changed them.
-    It removes unused ops, and arguments of called functions that lost all uses in the
+    Returns a context manager that cleans up functions after the block has changed them:
+    removes unused ops, and arguments of called functions that lost all uses in the
     block. The last function in `known` is the entry function, whose arguments stay.
     """
     *callees, entry = known
@@ -99,8 +99,8 @@ def erasing_unused(known: Sequence[FuncOp]) -> Generator[None]:
 
 def _drop_no_op(op: OnnxOp) -> bool:
     """
-    Removes `op` if its result is its operand, unless gradients stop there. Returns
-    whether it did.
+    Removes `op` if its result equals its operand, unless it stops gradients. Returns
+    whether it was removed.
     """
     if STOP_GRADIENT in op.attributes or not drop_identity(op):
         return False

@@ -27,9 +27,9 @@ def stages_reached(
     structure: Structure, ops: Iterable[Operation], stages: Mapping[Operation, int]
 ) -> dict[SSAValue, set[int]]:
     """
-    Returns, for each value, the stages on which `ops` need it. They may need it
-    directly, or through ops that run before the micro-batches. `stages` has the stage
-    of each of `ops`.
+    Returns, for each value, the stages on which `ops` need the value, directly or
+    through ops that run before the micro-batches. `stages` has the stage of each of
+    `ops`.
     """
     found: dict[SSAValue, set[int]] = {}
     given = set(ops)
@@ -96,16 +96,15 @@ class AssignedStages:
     The stages of arguments and of ops that run after the micro-batches.
 
     - `arguments`: the stage of each argument. It is the first stage that needs the
-      argument in its forward, or else in its backward. That of a state is the stage of
-      its parameter. Gradients of results are on the last stage, as the results are. If
-      only ops after the micro-batches need an argument, it is the stage of the first of
-      them. If no op needs it, it is the stage that computes its
-      update.
+      argument in its forward, or else in its backward. A state has the stage of its
+      parameter. Results and gradients of results are on the last stage. An argument
+      that only ops after the micro-batches need has the stage of the first of these
+      ops. An argument that no op needs has the stage that computes its update.
     - `after`: the stage of each op of kind `AFTER`. An update runs on the stage of its
-      parameter, which is its first operand (or the reshard of it). Any other op runs on
+      parameter, which is its first operand (or a reshard of it). Any other op runs on
       the stage of its largest operand (ties: the first), so that small operands are
       sent and not gradients. If no operand has a stage, as in a reshard of an optimizer
-      state, the op runs where its result is used.
+      state, the op runs on the stage that uses its result.
     """
 
     def __init__(self, structure: Structure, stages: Mapping[Operation, int]):

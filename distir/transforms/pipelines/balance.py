@@ -29,9 +29,9 @@ HALVINGS = 50
 
 class StageWork:
     """
-    The cost of ops on each device of a stage, for a whole batch. It is derived from
-    sharding rules. Its unit is one floating-point operation. `mesh` is the stage's
-    mesh, which has the axes of the program's mesh, of the same size or smaller.
+    The cost of ops on each device of a stage, for a whole batch, derived from sharding
+    rules. Its unit is one floating-point operation. `mesh` is the stage's mesh, which
+    has the axes of the program's mesh, of the same size or smaller.
     """
 
     def __init__(self, structure: Structure, mesh: Mesh):
@@ -40,7 +40,10 @@ class StageWork:
         self.of_function: Callable[[str], float] = cache(self._function)
 
     def of(self, op: Operation) -> float:
-        """Returns the work of `op`. The work of a call is that of its function."""
+        """
+        Returns the work of `op` in floating-point operations. A call has the work of
+        its function.
+        """
         if isinstance(op, CallOp):
             return self.of_function(op.callee.string_value())
         rule = rule_for(op)
@@ -118,13 +121,14 @@ def division(
     weights: Floats, crossing: Floats, layers: npt.NDArray[np.int64]
 ) -> list[int]:
     """
-    Returns the positions at which to cut a sequence into stretches. The largest load of
-    a stretch is minimised by halving an interval. Among the best divisions, the one
-    with the lowest sum of cut prices is found in one pass.
+    Returns the positions at which to cut a sequence into stretches. Minimises the
+    largest load of a stretch by bisection. Among the best divisions, returns the one
+    with the lowest sum of cut prices.
 
     - `weights[s, i]`: the load of element i in stretch s;
     - `crossing[s, i]`: the price of a cut before element i at the start of stretch s,
-      which is part of the load of that stretch; infinite if stretch s cannot begin there;
+      which is part of the load of that stretch; infinite if stretch s cannot begin
+      there;
     - `layers[i]`: the number of layers before element i. Each stretch has at least one
       layer.
 
@@ -217,8 +221,8 @@ def _cheapest(
 
 def _crossing(ops: Sequence[Operation], work: StageWork) -> Floats:
     """
-    Returns for each position the number of bytes that cross it. These are the results
-    of ops before the position that ops after it use.
+    Returns for each position the number of bytes that cross it: the results of ops
+    before the position that later ops use.
     """
     place = {op: i for i, op in enumerate(ops)}
     changes = np.zeros(len(ops) + 2)

@@ -1,8 +1,8 @@
 """
 Divides a program into the stages of a pipeline, before a schedule is chosen. The result
 is a group of ops for each stage and phase. Groups that do the same work on other meshes
-and other values share a function. All groups belong to one program. Callers compare
-their ops: `Structure.signature` has ids of ops within a program, and
+and other values share a function. All groups belong to one program. To compare their
+ops, `Structure.signature` has ids of ops within a program, and
 `distir.planning.grid.contents` compares ops of several programs.
 """
 
@@ -40,10 +40,10 @@ from distir.transforms.pipelines.structure import Structure
 @dataclass(frozen=True)
 class GroupContent:
     """
-    The content of a group of ops, by which groups are compared. Two groups have the
-    same function, apart from its mesh, if their `ops` are alike one by one and their
-    `wiring`, the connections between the ops, is equal. `inputs` are the values that
-    the function takes, in the order of its arguments.
+    The content of a group of ops, for comparisons. Two groups have the same function,
+    apart from its mesh, if their `ops` are equal one by one and their `wiring`, the
+    connections between the ops, is equal. `inputs` are the values that the function
+    takes, in the order of its arguments.
     """
 
     ops: tuple[Operation, ...]
@@ -52,7 +52,9 @@ class GroupContent:
 
 
 class GroupContents:
-    """The contents of the groups of a divided program. Each is computed only once."""
+    """
+    The contents of the groups of a divided program. Each content is computed only once.
+    """
 
     def __init__(self, structure: Structure):
         self._structure = structure
@@ -132,8 +134,8 @@ def stage_groups(
 def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Operation]:
     """
     Returns the backward ops of a stage on which gradients for other stages depend. If
-    the stage sends no gradients, returns all its backward ops except for those that
-    only compute gradients of weights.
+    the stage sends no gradients, returns all its backward ops except for ops that only
+    compute gradients of weights.
     """
     found = set(structure.backward) - set(ops)
     own: set[Operation] = set()
@@ -159,7 +161,7 @@ class DividedProgram:
     does (`Structure.is_for_one_count`).
 
     - `module`: the program;
-    - `structure`: the entry function of the program, taken apart;
+    - `structure`: the analysed entry function of the program;
     - `stages`: the stage of each op that runs once per micro-batch;
     - `assigned`: the stages of arguments and of all other ops;
     - `group_contents`: the contents by which groups are compared;
@@ -189,8 +191,8 @@ class DividedProgram:
         """
         Returns the division of a program into the stages of `schedule`. `request` is
         empty, `uniform`, or a list of the scopes with which stages begin. `shapes` has
-        the sizes of the mesh axes for each rank, if they differ from those of the
-        program's mesh. Raises DistIRError.
+        the sizes of the mesh axes for each rank, if they differ from the program's
+        mesh. Raises DistIRError if the program cannot be divided in this way.
         """
         mesh = structure.mesh
         axes = {
@@ -245,8 +247,8 @@ class DividedProgram:
 
     def fold(self, meshes: Sequence[MeshOp]) -> Fold:
         """
-        Returns the `Fold` that turns the program into one for a single micro-batch.
-        `meshes` are the meshes of the pipeline ranks.
+        Returns the `Fold` that turns the program into a program for a single
+        micro-batch. `meshes` are the meshes of the pipeline ranks.
         """
         structure = self.structure
         name = structure.function.sym_name.data
@@ -285,8 +287,8 @@ class DividedProgram:
         self, meshes: Sequence[MeshOp], functions: Sequence[FuncOp]
     ) -> list[Operation]:
         """
-        Returns the ops of a module that has the given meshes and functions. They take
-        the place of the program's own mesh and functions. All other ops are copied.
+        Returns the ops of a module with the given meshes and functions, in place of the
+        program's own mesh and functions. All other ops are copied.
         """
         ops: list[Operation] = []
         for op in self.module.body.block.ops:
@@ -313,9 +315,9 @@ def stage_meshes(
     shapes: Sequence[Mapping[str, int]],
 ) -> list[Mesh]:
     """
-    Returns the program's mesh with the size that it has for each stage of `schedule`.
-    `shapes` has the sizes of the mesh axes for each rank. It is empty if all ranks have
-    the sizes of the program's mesh.
+    Returns, for each stage of `schedule`, the program's mesh with the sizes of that
+    stage. `shapes` has the sizes of the mesh axes for each rank, and is empty if all
+    ranks have the sizes of the program's mesh.
     """
     mesh = structure.mesh
     sized = [mesh.with_sizes(sizes) for sizes in shapes] or [mesh] * schedule.ranks
@@ -331,12 +333,12 @@ def _several(mesh: Mesh) -> Axes:
 
 def _postpone(structure: Structure, placer: StagePlacer) -> None:
     """
-    Moves linear ops on gradients after the micro-batches, in place. There they run once
+    Moves linear ops on gradients after the micro-batches, in place, where they run once
     on the sum instead of once for each micro-batch. An op must have a single partial
     operand, or partial operands from several stages. In the second case (tied weights)
     the move saves sends of gradients for each micro-batch. A cast does not move,
-    because the sum should have its element type. A value that is to be scattered early
-    does not move either.
+    because the sum should have its element type. An op on a value that is scattered
+    early does not move either.
     """
     kinds = structure.kinds
     for op in list(structure.backward):

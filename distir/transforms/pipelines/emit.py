@@ -30,10 +30,11 @@ class _Site(Generic[V]):
     - `function`: the function;
     - `common`: for each input, the operand if it is the same for all micro-batches,
       else None;
-    - `own`: the values of the original program for the other inputs, whose ids are
-      `own_numbers`;
+    - `own`: the values of the original program for the remaining inputs; `own_numbers`
+      are their ids;
     - `returned`: the values of the original program that the function returns. First
-      come those of each micro-batch, whose ids are `kept`, then the accumulated ones;
+      come the values of each micro-batch, with the ids `kept`, then the accumulated
+      values;
     - `types`: the types of the returned values.
     """
 
@@ -148,7 +149,7 @@ class Emitter(Generic[V]):
     def _send_shared(self) -> None:
         """
         Sends arguments that several stages need, such as tied weights, before all
-        micro-batches. The stage of such an argument runs ahead of the others. They
+        micro-batches. The stage of such an argument runs ahead of other stages, which
         would have to wait for a later send.
         """
         for value, meshes in self._consumers.items():
@@ -198,10 +199,9 @@ class Emitter(Generic[V]):
         self, group: StageOps, number: int, mesh: str, added: Collection[int]
     ) -> tuple[_Site[V], list[V]]:
         """
-        Returns a description of the calls of a stage function, and the operands of the
-        call for micro-batch `number`. The operands are those that differ between
-        micro-batches. The stage function adds its results to running sums for the
-        values with the ids `added`.
+        Returns a description of the calls of a stage function, and the operands that
+        differ between micro-batches, for micro-batch `number`. `added` has the ids of
+        the values that the function adds to running sums.
         """
         values, is_common = self.values, self.structure.is_common
         number_of = values.number_of

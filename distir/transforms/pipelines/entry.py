@@ -32,14 +32,13 @@ V = TypeVar("V")
 
 class Entry(Protocol[V]):
     """
-    Receives the steps of the entry function from an `Emitter`, in order.
-    `EntryFunction` builds IR from them. The search of a grid builds steps of the
-    simulator.
+    Receives the ops of the entry function from an `Emitter`, in order. `EntryFunction`
+    builds IR from them. The grid search builds steps of the simulator from them.
     """
 
     def arguments(self, types: Sequence[Attribute]) -> Sequence[V]:
         """
-        Adds the arguments of the function and returns them. It must be called first.
+        Adds the arguments of the function and returns them. Call this method first.
         """
         ...
 
@@ -85,9 +84,9 @@ class Entry(Protocol[V]):
         """
         Adds a call of `function` and returns its results. For each input, `common` has
         the operand if it is the same for all micro-batches, else None. The values in
-        `own` take the places of None in order. Further values in `own` are passed after
-        them. `returned` are the values of the original program that the results stand
-        for. `types` are the types of the results.
+        `own` replace the Nones in order; further values in `own` follow as additional
+        operands. `returned` are the values of the original program that the results
+        correspond to. `types` are the types of the results.
         """
         ...
 
@@ -137,8 +136,8 @@ class EntryFunction(BlockBody):
         """
         Adds a `func.call` of `function` and returns its results. For each input,
         `common` has the operand if it is the same for all micro-batches, else None. The
-        values in `own` take the places of None in order. Further values in `own` are
-        passed after them.
+        values in `own` replace the Nones in order; further values in `own` follow as
+        additional operands.
         """
         left = iter(own)
         operands = [next(left) if same is None else same for same in common]

@@ -1,5 +1,6 @@
 """
-Turns values, ops and functions into those for one micro-batch on the mesh of one stage.
+Turns values, ops and functions for all micro-batches into values, ops and functions for
+one micro-batch on the mesh of one stage.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from distir.transforms.placed_ops import PlacedOps
 
 
 class PartBuilder(PlacedOps):
-    """Builds ops on a mesh, and changes layouts."""
+    """Builds ops on a mesh, and reshards values."""
 
     def resharded(self, value: SSAValue, type_: Attribute) -> SSAValue:
         """Returns `value` with the type `type_`, resharded if its layout differs."""
@@ -59,8 +60,8 @@ def part_ops(
 ) -> list[Operation]:
     """
     Returns ops that take a micro-batch's part of `source`. The result of the last op is
-    the part. One function serves all micro-batches, so that the micro-batch is an
-    operand.
+    the part. The micro-batch is an operand, so that one function serves all
+    micro-batches.
 
     - `target`: the type of the part;
     - `placement`: the division of `source` into `count` parts;
@@ -89,8 +90,8 @@ def part_ops(
 
 def is_repeated(op: Operation) -> bool:
     """
-    Whether `op` takes a micro-batch's part of a value that repeats along the batch. All
-    its parts are then the same.
+    Whether `op` takes a micro-batch's part of a value that repeats along the batch, so
+    that all parts are equal.
     """
     expand = op.operands[0].owner if isinstance(op, ReshardOp) else None
     if not isinstance(expand, Operation) or expand.name != "onnx.Expand":
@@ -102,7 +103,7 @@ def is_repeated(op: Operation) -> bool:
 
 def repeated_ops(source: SSAValue, target: Attribute, mesh: Mesh) -> list[Operation]:
     """
-    Returns ops that repeat `source` along one micro-batch, to the type `target`. The
+    Returns ops that repeat `source` along one micro-batch, up to the type `target`. The
     result of the last op is the repeated value.
     """
     build = PartBuilder(mesh)
@@ -118,17 +119,17 @@ NUMBER = "micro_batch"
 class Fold:
     """
     Removes the micro-batch axis of a program's mesh. A program for all micro-batches
-    thus becomes one for a single micro-batch on the mesh of a stage. In a folded
+    thus becomes a program for a single micro-batch on the mesh of a stage. In a folded
     function, the coordinate on the micro-batch axis is the last argument: the index of
-    the micro-batch. Only functions that need it have the argument.
+    the micro-batch. Only functions that need the index have the argument.
 
     - `functions`: the functions of the program by name;
     - `entry`: the name of the entry function;
     - `mesh`: the program's mesh, whose first axis is the micro-batch axis;
-    - `stages`: the meshes without that axis on which stages run;
+    - `stages`: the meshes, without that axis, on which stages run;
     - `types`: the types of values on these meshes;
-    - `made`: the functions that replace the program's, one per mesh on which they are
-      called.
+    - `made`: the functions that replace the program's functions, one per mesh of their
+      calls.
     """
 
     functions: Mapping[str, FuncOp]
@@ -195,13 +196,13 @@ class Fold:
         return self._local(op, operands, results, mesh, number)
 
     def stays(self, op: Operation) -> bool:
-        """Whether `op`, which is no call, stays the same op on folded types."""
+        """Whether `op`, which is no call, is the same op on folded types."""
         if isinstance(op, ReshardOp):
             return over_time(op.source) == over_time(op.result)
         return self._is_whole(op) or not self.has_local_form(op)
 
     def has_local_form(self, op: Operation) -> bool:
-        """Whether `op` is replaced by other ops on one micro-batch, its local form."""
+        """Whether other ops replace `op` on one micro-batch: its local form."""
         return local_form.of(op) is not None
 
     def _is_whole(self, op: Operation) -> bool:
@@ -220,8 +221,8 @@ class Fold:
         number: SSAValue | None,
     ) -> list[Operation]:
         """
-        Returns the local form of `op` along the micro-batch axis. Its layouts are on
-        the mesh of the stage. Raises `NeedsNumber` if it needs the index of the
+        Returns the local form of `op` along the micro-batch axis, with layouts on the
+        mesh of the stage. Raises `NeedsNumber` if the local form needs the index of the
         micro-batch and `number` is None.
         """
         new: list[Operation] = []
@@ -256,8 +257,8 @@ class Fold:
         self, op: Operation, rule: Rule, operands: Sequence[SSAValue], mesh: str
     ) -> list[Attribute]:
         """
-        Returns the result types of an op in a local form, whose rule is `rule`. Their
-        layouts are inferred from those of `operands`.
+        Returns the result types of an op in a local form with the rule `rule`. Infers
+        their layouts from the layouts of `operands`.
         """
         whole = Layout(mesh)
         layouts = [layout_of(v) or whole for v in operands]
@@ -269,9 +270,9 @@ class Fold:
 
     def function(self, name: str, mesh: str) -> tuple[str, bool]:
         """
-        Returns the name of the function `name` folded for a mesh. The second result
-        tells whether it takes the index of the micro-batch. The folded function is made
-        if it does not exist yet.
+        Returns the name of the function `name` folded for a mesh, and whether the
+        folded function takes the index of the micro-batch. Makes the folded function if
+        it does not exist yet.
         """
         key = (name, mesh)
         if key not in self._known:
@@ -362,8 +363,8 @@ class Fold:
     def _divides(self, op: ReshardOp) -> bool:
         """
         Whether a reshard takes a micro-batch's part of a whole value. Raises
-        DistIRError for a reshard that combines micro-batches, because an op that runs
-        once for each micro-batch cannot do that.
+        DistIRError for a reshard that combines micro-batches, which an op for one
+        micro-batch cannot do.
         """
         before, after = over_time(op.source), over_time(op.result)
         if self.mesh.size(TIME_AXIS) == 1 or before == after:
@@ -402,7 +403,7 @@ class Fold:
         self.made[function.sym_name.data] = function
 
     def free_name(self, name: str) -> str:
-        """Returns `name` if it is unused, else a similar name that is."""
+        """Returns `name` if it is unused, else a similar unused name."""
         return free_name({self.entry, *self.made}, name)
 
     def number_argument(self, block: Block, mesh: str) -> SSAValue:
@@ -415,7 +416,9 @@ class Fold:
 
 
 class NeedsNumber(Exception):
-    """Raised if an op depends on the index of its micro-batch and none is given."""
+    """
+    Raised if an op depends on the index of its micro-batch and the caller gives none.
+    """
 
 
 def number_type(mesh: str) -> TensorType[Attribute]:

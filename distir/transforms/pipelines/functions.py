@@ -76,7 +76,8 @@ class BlockBody:
 @dataclass(eq=False)
 class StageOps:
     """
-    The ops that one stage runs in one phase of a micro-batch, in program order.
+    The ops that one stage runs in one phase of a micro-batch, in program order. Its
+    results are:
 
     - `passed`: results that other groups use for the same micro-batch;
     - `accumulated`: results that are summed over the micro-batches;
@@ -122,14 +123,14 @@ class StageOps:
 @dataclass(frozen=True, eq=False)
 class StageFunction:
     """
-    The interface of a function that does the work of a group of ops.
+    The interface of the function for a group of ops.
 
     - `symbol`: the name of the function;
     - `inputs`: the values that are its first arguments;
-    - `added`: the accumulated values to which it adds, which are its next arguments;
+    - `added`: the accumulated values that it adds to, which are its next arguments;
     - `numbered`: whether its last argument is the index of the micro-batch.
 
-    It returns the values that the group keeps for each micro-batch, then the
+    The function returns the values that the group keeps for each micro-batch, then the
     accumulated values.
     """
 
@@ -141,9 +142,8 @@ class StageFunction:
 
 def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] | None:
     """
-    Returns the values from which a stage function computes `value` itself. `value` does
-    not belong to the group of the function. Returns None if the function takes `value`
-    as an argument.
+    Returns the values from which a stage function recomputes `value`, which another
+    group computes. Returns None if the function takes `value` as an argument.
     """
     owner = value.owner
     if not isinstance(owner, Operation):
@@ -192,8 +192,8 @@ class StageFunctionBuilder:
 
     def interface(self, made: FuncOp) -> StageFunction:
         """
-        Returns the name of the function `made`, which `build` returned, and the values
-        that a call of it must pass.
+        Returns the interface of the function `made`, which `build` returned: its name,
+        and the values that a call must pass.
         """
         symbol = SymbolRefAttr(made.sym_name.data)
         return StageFunction(symbol, tuple(self.inputs), self.added, self.numbered)
@@ -267,9 +267,7 @@ class StageFunctionBuilder:
             self.values[old] = new
 
     def _repeat(self, op: Operation) -> None:
-        """
-        Repeats a value along one micro-batch; each device makes only its own part.
-        """
+        """Repeats a value along one micro-batch. Each device makes only its part."""
         expand = op.operands[0].owner
         assert isinstance(expand, Operation)
         target = self.fold.type(op.results[0].type, self.mesh)

@@ -1,6 +1,6 @@
 """
-Computes facts about the whole batch that micro-batches need, if only inputs determine
-them.
+Computes values of the whole batch that micro-batches need, if they depend on inputs
+only.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ LEARNED = ("parameter", "state")
 
 def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
     """
-    Computes values of the whole batch from whole inputs, before all micro-batches. Some
-    losses divide by a number of the whole batch, such as the number of labels that
-    count. A value is moved if it combines all micro-batches, if micro-batches need it,
-    and if it depends on inputs and labels but not on parameters. Returns whether any
-    value was moved.
+    Computes values of the whole batch from whole inputs, before all micro-batches. An
+    example is the number of labels by which a loss divides. A value is moved if it
+    combines all micro-batches, if micro-batches need it, and if it depends on inputs
+    and labels but not on parameters. Returns whether any value was moved.
     """
     ops = list(function.body.block.ops)
     given = _given(function)
@@ -58,7 +57,7 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
 
 def _given(function: FuncOp) -> set[SSAValue]:
     """
-    Returns the values that depend only on inputs, labels and constants, all of which the
+    Returns the values that depend only on inputs, labels and constants, which the
     program has from the beginning.
     """
     block = function.body.block

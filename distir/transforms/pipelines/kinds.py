@@ -1,6 +1,6 @@
 """
-Classifies ops: they run for each micro-batch, or once before or after all
-micro-batches.
+Classifies ops by the time at which they run: for each micro-batch, or once before or
+after all micro-batches.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Kind(Enum):
     The time at which an op of a program over micro-batches runs.
 
     - `EACH`: once for every micro-batch;
-    - `BEFORE`: once, before ops of kind `EACH`. It depends on whole inputs, or not on
-      the batch at all;
+    - `BEFORE`: once, before ops of kind `EACH`; the op depends on whole inputs, or not
+      on the batch;
     - `AFTER`: once, on values that combine the micro-batches;
     - `DIVIDE`: for every micro-batch, to take its part of a whole value.
     """
@@ -53,8 +53,8 @@ def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
     """
     Returns the kind of each op of `function`. The kind follows from the placements of
     operands and results on the micro-batch axis. A single micro-batch is the whole
-    batch, so that its ops may depend on all of it. Raises WholeBatchNeeded if an op on
-    micro-batches depends on a value of the whole batch.
+    batch, so that its ops may depend on the whole batch. Raises WholeBatchNeeded if an
+    op on micro-batches depends on a value of the whole batch.
     """
     ops = [op for op in function.body.block.ops if not isinstance(op, ReturnOp)]
     # Values of a single micro-batch that is not split: the same for all of them.
@@ -121,8 +121,8 @@ def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
 
 def _wanted(ops: Iterable[Operation]) -> set[SSAValue]:
     """
-    Returns the operands and results of ops that work on split values. Ops on which
-    these ops depend are included.
+    Returns the operands and results of ops that work on split values, and of all ops on
+    which these ops depend.
     """
     wanted: set[SSAValue] = set()
     for op in reversed(list(ops)):
@@ -170,7 +170,7 @@ def _needs_whole_batch(op: Operation, value: SSAValue) -> WholeBatchNeeded:
 def whole_batch_remedy(op: Operation) -> str:
     """
     Returns advice for the error that `op` depends on a value of the whole batch. The
-    advice names only those options of training steps that apply to the program of `op`.
+    advice names only the options of training steps that apply to the program of `op`.
     """
     present = {type(each) for each in op.get_toplevel_object().walk()}
     options: list[str] = []
@@ -189,8 +189,8 @@ def whole_batch_remedy(op: Operation) -> str:
 
 def _numbers_places(op: Operation) -> bool:
     """
-    Whether `op` counts the places of a mask, as models do that scatter features to
-    them.
+    Whether `op` counts the places of a mask, as in models that scatter features to
+    these places.
     """
     if op.name != "onnx.CumSum":
         return False
@@ -205,7 +205,7 @@ def _numbers_places(op: Operation) -> bool:
 def _origin(user: Operation, value: SSAValue) -> Operation:
     """
     Returns the op that combines micro-batches and on whose result `value` depends.
-    `user` is an op that uses `value`. It is returned if no such op is found.
+    Returns `user`, an op that uses `value`, if there is no such op.
     """
     pending = [(user, value)]
     seen: set[SSAValue] = set()

@@ -1,4 +1,4 @@
-"""Brings outputs to the last stage, where the caller computes the loss from them."""
+"""Sends outputs to the last stage, where the caller computes the loss from them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def bring_outputs(structure: Structure, stages: dict[Operation, int]) -> None:
     """
     Adds an `onnx.Identity` on the last stage for each output that an earlier stage
     computes, so that the last stage has all outputs of a micro-batch at once. `stages`
-    has the stage of each forward op, and gets those of the new ops. Programs that
-    compute their loss themselves are left unchanged.
+    has the stage of each forward op, and gets the stages of the new ops. Programs that
+    compute their own loss are left unchanged.
     """
     if not gradients_of_results(structure.function):
         return
@@ -45,8 +45,8 @@ def _copied(
     structure: Structure, value: SSAValue, op: Operation, users: set[Operation]
 ) -> Operation:
     """
-    Adds a copy of `value`, a result of the forward op `op`, for the ops in `users`.
-    Returns the op that copies it.
+    Adds an op that copies `value`, a result of the forward op `op`, for the ops in
+    `users`. Returns the new op.
     """
     copy = operator("Identity").build_op([value], [value.type])
     if SCOPE in op.attributes:

@@ -40,7 +40,9 @@ def over_time(value: SSAValue) -> Placement:
 
 
 def split_over_time(value: SSAValue) -> SplitPlacement:
-    """Returns the placement on the micro-batch axis of a value that is split on it."""
+    """
+    Returns the placement on the micro-batch axis of `value`, which must be split there.
+    """
     placement = over_time(value)
     assert isinstance(placement, SplitPlacement)
     return placement
@@ -48,8 +50,8 @@ def split_over_time(value: SSAValue) -> SplitPlacement:
 
 def reduction_over_time(value: SSAValue) -> str:
     """
-    Returns the reduction that combines the micro-batches of a value that is partial
-    over them.
+    Returns the reduction that combines the micro-batches of `value`, which must be
+    partial over them.
     """
     placement = over_time(value)
     assert isinstance(placement, PartialPlacement)
@@ -91,7 +93,7 @@ def micro_batch_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
     """
     Returns the type of one micro-batch of a value of type `type_`. `mesh` is the mesh
     of the value, with the micro-batch axis. The result is on the mesh named `target`,
-    which has the other axes.
+    which has the remaining axes.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
@@ -111,8 +113,8 @@ def whole_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
     """
     Returns the type of all micro-batches of a value together. `type_` is the type of
     the value on `mesh`, which has the micro-batch axis. The result is on the mesh named
-    `target`, which has the other axes. If devices split the batch, they split each
-    micro-batch. The whole batch is then split in runs.
+    `target`, which has the remaining axes. If devices split the batch, they split each
+    micro-batch, so that the whole batch is split in runs.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
@@ -148,8 +150,8 @@ def moved_type(type_: Attribute, target: str) -> Attribute:
 def resized_type(type_: Attribute, mesh: Mesh, stage: Mesh) -> Attribute:
     """
     Returns the type on the mesh `stage` of a value whose type on `mesh` is `type_`.
-    `stage` has some of the axes of `mesh`, and their sizes there divide their sizes in
-    `mesh`. The value is split over the axes that are left, in runs that repeat after as
+    `stage` has some of the axes of `mesh`, with sizes that divide their sizes in
+    `mesh`. The value is split over the remaining axes, in runs that repeat after as
     many array elements as before.
     """
     layout = layout_of(type_)
@@ -169,8 +171,8 @@ def _resized(
     size: int, shards: Sequence[Shard], mesh: Mesh, stage: Mesh
 ) -> tuple[Shard, ...]:
     """
-    Returns the split, on the mesh `stage`, of a dimension of `size` elements. `shards`
-    is its split on `mesh`.
+    Returns the split, on the mesh `stage`, of a dimension of `size` elements that
+    `shards` splits on `mesh`.
     """
     found: list[Shard] = []
     left, in_chunks = size, False
@@ -195,9 +197,8 @@ entry also holds the original type, so that its id stays valid.
 class TypeCache:
     """
     Converts the types of a program to the meshes of stages, each only once. `convert`
-    converts one type. `same` has the converted types that do not depend on the number
-    of micro-batches, so that several caches can share them. None of their dimensions is
-    split into micro-batches.
+    converts one type. `same` has the converted types that no micro-batch splits;
+    several caches with different numbers of micro-batches can share it.
     """
 
     def __init__(self, convert: Callable[[Attribute, str], Attribute], same: Known):
@@ -218,7 +219,7 @@ class TypeCache:
 class FoldedTypes:
     """
     Converts the types of a program over micro-batches to the meshes of stages. `shapes`
-    has the axes of the stages' meshes by name, if they differ from those of the
+    has the axes of the stages' meshes by name, if they differ from the axes of the
     program's mesh. `before` has the types of the same program for another number of
     micro-batches.
 
@@ -257,9 +258,9 @@ _NONE = Layout("")
 
 def check_time_first(value: SSAValue, what: Callable[[], str]) -> None:
     """
-    Raises DistIRError if a dimension is split over devices before it is split over
-    time. A micro-batch would then have rows from all over the batch. `what` returns the
-    name of the value for the message.
+    Raises DistIRError if a dimension of `value` is split over devices before it is
+    split over micro-batches. A micro-batch would then have rows from all over the
+    batch. `what` returns the name of the value for the message.
     """
     for shards in (layout_of(value) or _NONE).dims:
         if any(shard.axis == TIME_AXIS for shard in shards[1:]):

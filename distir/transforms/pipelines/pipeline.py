@@ -33,8 +33,8 @@ def make_pipeline(
     """
     Turns a program into a pipeline, in place, and returns the stage of each argument by
     name. `stages` is the option `stages` of the pass `pipeline`: the scopes with which
-    stages begin, or `uniform`. Functions that the program does not call stay as they
-    are. Raises DistIRError if the program cannot be divided in this way.
+    stages begin, or `uniform`. Functions that the program does not call stay unchanged.
+    Raises DistIRError if the program cannot be divided in this way.
     """
     separate_others(module)
     others = other_functions(module)
@@ -61,9 +61,9 @@ def divided(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
 ) -> DividedProgram:
     """
-    Divides a program into stages, the first part of the rewrite. The program is changed
-    in place. `stages` is the option of the pass `pipeline` that says where stages
-    begin. Raises DistIRError if the program cannot be divided in this way.
+    Divides a program into stages, the first part of the rewrite, and changes the
+    program in place. `stages` are the scopes with which stages begin, or `uniform`.
+    Raises DistIRError if the program cannot be divided in this way.
     """
     structure = Structure(module)
     schedule = schedule_for(structure, options)
@@ -92,7 +92,7 @@ def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Ope
 
 def check_shapes(shapes: Sequence[Mapping[str, int]], mesh: Mesh) -> None:
     """
-    Raises DistIRError if the mesh of a stage does not suit the program's mesh. `shapes`
+    Raises DistIRError if the mesh of a stage does not fit the program's mesh. `shapes`
     has the axis sizes for each rank. Each size must divide the size of the same axis in
     `mesh`. The micro-batch axis must not be among the axes.
     """
@@ -108,7 +108,7 @@ def check_shapes(shapes: Sequence[Mapping[str, int]], mesh: Mesh) -> None:
 def schedule_for(structure: Structure, options: ScheduleOptions) -> PipelineSchedule:
     """
     Returns the schedule that the options request for a program. Raises DistIRError if
-    the schedule is invalid or does not suit the program.
+    the schedule is invalid or does not fit the program.
     """
     trains = bool(structure.backward)
     schedule = options.schedule_of(structure.micro_batches, trains)
@@ -119,7 +119,7 @@ def schedule_for(structure: Structure, options: ScheduleOptions) -> PipelineSche
 
 def check_fits(schedule: PipelineSchedule, ranks: int, structure: Structure) -> None:
     """
-    Raises DistIRError if a valid schedule does not suit the program. The schedule must
+    Raises DistIRError if a valid schedule does not fit the program. The schedule must
     have `ranks` ranks and the program's number of micro-batches. It must have backward
     actions if and only if the program is a training step.
     """

@@ -34,10 +34,10 @@ class Half:
 class CallSplitter:
     """
     Splits calls of functions that compute gradients of weights and other results.
-    Gradients of weights are the results that are partial over micro-batches. A first
-    new function computes the other results. A second one does the remaining work for
-    the gradients of weights. A zero-bubble schedule can delay the second call, and
-    layers remain functions.
+    Gradients of weights are the results that are partial over micro-batches. One new
+    function computes the other results. A second new function then computes the
+    gradients of weights. A zero-bubble schedule can delay the second call, and layers
+    remain functions.
     """
 
     module: ModuleOp
@@ -83,9 +83,7 @@ class CallSplitter:
         return True
 
     def _split_function(self, function: FuncOp) -> tuple[Half, Half] | None:
-        """
-        Returns the halves of a function, or None if one of them would have no ops.
-        """
+        """Returns the halves of a function, or None if one half would have no ops."""
         block = function.body.block
         self.split(list(block.ops))
         returned = list(dict.fromkeys(return_op(function).operands))
@@ -135,8 +133,8 @@ class CallSplitter:
         results: Sequence[SSAValue],
     ) -> Half:
         """
-        Adds a function that consists of `ops`, a part of `function`, and describes it.
-        `results` are the values of `function` that it returns.
+        Adds a function that consists of `ops`, a part of `function`, and returns its
+        description. The new function returns `results`, values of `function`.
         """
         own = set(ops)
         results = list(dict.fromkeys(results))

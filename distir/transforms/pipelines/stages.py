@@ -32,15 +32,16 @@ def forward_stages(
     """
     Returns the stage of each forward op. Each stage is a stretch of the program's
     order. `meshes` has the mesh of each stage, with the axes of the program's mesh.
-    `request` is empty, `uniform`, or a list of scopes. `uniform` makes stages with
-    equal numbers of calls (layers). A list of scopes has, for each stage except the
-    first, the scope with which it begins. The first op of such a scope gets the
-    attribute `dist.stage_start`.
 
-    Without a request, ops that are marked with a stage run on this stage. If no op is
-    marked, stages begin at ops with `dist.stage_start`. If there are none, the stages
-    get equal work, as far as the requested stages of arguments allow it. Raises
-    DistIRError if the program cannot be divided in this way.
+    `request` is empty, `uniform`, or a list of scopes. `uniform` makes stages with
+    equal numbers of calls (layers). A list has, for each stage except the first, the
+    scope with which the stage begins. The first op of such a scope gets the attribute
+    `dist.stage_start`.
+
+    Without a request, ops that are marked with a stage run on this stage. Without
+    marks, stages begin at ops with `dist.stage_start`. Without such ops, the stages get
+    equal work, as far as the requested stages of arguments allow. Raises DistIRError if
+    the program cannot be divided in this way.
     """
     ops, count = structure.forward, len(meshes)
     requested = take_requested_stages(structure)
@@ -87,7 +88,7 @@ def forward_stages(
 def _request_starts(ops: Sequence[Operation], request: Sequence[str]) -> None:
     """
     Requests that stages begin with the scopes in `request`, through `dist.stage_start`.
-    Raises DistIRError if the program itself requests a start that is not among them.
+    Raises DistIRError if the program requests a start outside these scopes.
     """
     positions = _requested(ops, request)
     own = [i for i, op in enumerate(ops) if STAGE_START in op.attributes]
@@ -104,9 +105,8 @@ def _check_same(
     request: Sequence[str],
 ) -> None:
     """
-    Raises DistIRError if a position in `asked` is not in `starts`. `asked` has the
-    starts of stages that the program requests. `starts` has those that the option
-    `request` asks for.
+    Raises DistIRError if a position in `asked`, the starts of stages that the program
+    requests, is not in `starts`, the starts that the option `request` asks for.
     """
     for at in asked:
         if at not in starts:
@@ -144,7 +144,7 @@ def stage_starts(ops: Sequence[Operation], count: int) -> list[int]:
 
 
 def is_divided(ops: Iterable[Operation]) -> bool:
-    """Whether an op says that a stage begins with it, or is marked with its stage."""
+    """Whether an op is marked with its stage or as the start of a stage."""
     return any(name in op.attributes for op in ops for name in (STAGE, STAGE_START))
 
 
@@ -248,10 +248,10 @@ class StagePlacer:
     """
     Places ops that are not forward ops on stages. A forward value is available on the
     stage that computes it and on the stages that use it in the forward. A backward op
-    runs where the gradients that it needs are, or on an earlier stage if its other
-    operands are available there. It thus runs on the stage of the forward op whose
-    gradient it computes. If it needs only the output of that op, it runs where the
-    output was sent.
+    runs on the stage of its gradients, or on an earlier stage where its other operands
+    are available. It thus runs on the stage of the forward op whose gradient it
+    computes. If it needs only the output of that forward op, it runs on the stage that
+    received the output.
     """
 
     def __init__(self, structure: Structure, forward: Mapping[Operation, int]):

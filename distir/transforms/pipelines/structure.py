@@ -1,6 +1,6 @@
 """
-Takes a program apart into ops that run per micro-batch, before, and after
-micro-batches.
+Divides a program into ops that run once per micro-batch, ops that run before all
+micro-batches, and ops that run after them.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def program_mesh(module: ModuleOp) -> Mesh:
 
 class Structure:
     """
-    The entry function of a program over micro-batches, taken apart.
+    The entry function of a program over micro-batches, with its ops classified.
 
-    - `kinds`: the kind of each op, which says when it runs;
+    - `kinds`: the kind of each op, which tells when it runs;
     - `forward`: the ops of kind `EACH` on which outputs other than gradients and
       updates depend, in program order;
     - `backward`: the other ops of kind `EACH`, in program order;
@@ -103,8 +103,8 @@ class Structure:
 
     def signature(self, op: Operation) -> int:
         """
-        Returns an id for the computation of `op`. Ops of the program that are alike
-        share it.
+        Returns an id for the computation of `op`. Ops with the same computation share
+        the id.
         """
         found = self._known_signatures.get(op)
         if found is None:
@@ -169,11 +169,12 @@ def _gathered(
 def _separate_time(ops: Iterable[Operation]) -> None:
     """
     Splits each reshard that combines micro-batches and also changes the layout on
-    devices. The first new reshard combines micro-batches, and the second one changes
-    the layout on devices. Gradients are thus summed before they are communicated. With
-    `dist.reshard_early` (ZeRO 2) the order is the opposite: the gradient of every
-    micro-batch is reduced and scattered, and the parts are summed. The first new
-    reshard keeps the attribute. It only scatters: over axes that do not split the
+    devices. The first new reshard combines micro-batches, and the second changes the
+    layout on devices, so that gradients are summed before they are communicated.
+
+    With `dist.reshard_early` (ZeRO 2) the order is the opposite: devices reduce and
+    scatter the gradient of every micro-batch, and then sum the parts. The first new
+    reshard keeps the attribute, and only scatters: over axes that do not split the
     result, parts are reduced after the micro-batches (hybrid sharding).
     """
     for op in list(ops):

@@ -26,11 +26,11 @@ from distir.transforms.pipelines.structure import Structure
 
 class MicroBatchValues(Generic[V]):
     """
-    Finds values of the pipeline, and adds the ops to `entry` that bring them to other
+    Finds values of the pipeline, and adds the ops to `entry` that send them to other
     meshes. A value is identified by the original value, the index of the micro-batch
-    and its mesh. The index is None for all micro-batches together. A value is sent to
-    another mesh at most once, from the mesh that had it first. With `asynchronous`,
-    sends leave the devices free to compute.
+    (None for all micro-batches together) and its mesh. A value is sent to another mesh
+    at most once, from the mesh that had it first. With `asynchronous`, sends leave the
+    devices free to compute.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class MicroBatchValues(Generic[V]):
         self._meshes.setdefault(self.number_of(value), mesh)
 
     def store(self, value: SSAValue, batch: int | None, mesh: str, new: V) -> None:
-        """Records that `new` stands for the original value `value` on a mesh."""
+        """
+        Records that `new` is the pipeline's value for the original value `value` on a
+        mesh.
+        """
         number = self.number_of(value)
         self.entry.name(new, value.name_hint)
         self.here(batch, mesh)[number] = new
         self._meshes.setdefault(number, mesh)
 
     def find(self, value: SSAValue, batch: int | None, mesh: str) -> V:
-        """
-        Returns a value on the mesh `mesh`. The value is brought there first if
-        necessary.
-        """
+        """Returns a value on the mesh `mesh`, and first sends it there if necessary."""
         number = self.number_of(value)
         if batch is not None and self._is_one(value, number):
             batch = None
@@ -120,7 +120,7 @@ class MicroBatchValues(Generic[V]):
         return self.find(value, 0, mesh)
 
     def _is_one(self, value: SSAValue, number: int) -> bool:
-        """Whether all micro-batches share one value, instead of each having its own."""
+        """Whether all micro-batches share one value."""
         found = self._one.get(number)
         if found is None:
             owner = value.owner
@@ -205,7 +205,7 @@ class MicroBatchValues(Generic[V]):
         return self.find(value, batch, mesh)
 
     def _join(self, value: SSAValue, mesh: str) -> V:
-        """Returns the parts of all micro-batches joined into one value."""
+        """Returns the concatenation of the parts of all micro-batches."""
         count, known = self.structure.micro_batches, self.number_of(value)
         parts = [self.here(number, mesh)[known] for number in range(count)]
         if count == 1:
@@ -221,7 +221,7 @@ class MicroBatchValues(Generic[V]):
     def _axis(self, value: SSAValue) -> int:
         """
         Returns the dimension of `value` that is split into micro-batches. Raises
-        DistIRError if it is split in runs, so that micro-batches alternate.
+        DistIRError if the dimension is split in runs, so that micro-batches alternate.
         """
         placement = split_over_time(value)
         if placement.run is not None:
@@ -246,7 +246,10 @@ class MicroBatchValues(Generic[V]):
         return self.entry.op(constant, [])[0]
 
     def number(self, number: int, mesh: str) -> V:
-        """Returns the index of a micro-batch as a value, for functions that take it."""
+        """
+        Returns the index of a micro-batch as a value, for functions that take the
+        index.
+        """
         if (number, mesh) not in self._batch_numbers:
             value = self._constant(np.array(number, dtype=np.int64), mesh)
             self._batch_numbers[number, mesh] = value

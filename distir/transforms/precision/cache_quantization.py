@@ -1,5 +1,5 @@
 """
-Caches of 8 bits. `quantize_caches` keeps the keys and values that inference caches in 8
+Caches of 8 bits. `quantize_caches` stores the cached keys and values of inference in 8
 bits, with a scale for each token and head.
 """
 
@@ -45,16 +45,15 @@ class _Rows(NamedTuple):
 
 def quantize_caches(module: ModuleOp, kind: str) -> None:
     """
-    Keeps caches in the format `kind` of 8 bits (`EIGHT_BITS`), in place: those to which
-    the program adds tokens, by `onnx.TensorScatter` or `train.paged_write`, and those
-    that it only reads. The states of state-space layers, which it replaces, stay as they
-    are. A cache `NAME` becomes `NAME.quantized` and `NAME.scale`, with a number for each
-    row of its last dimension: for each token and head.
+    Stores caches in the 8-bit format `kind` (`EIGHT_BITS`), in place: caches to which
+    the program adds tokens by `onnx.TensorScatter` or `train.paged_write`, and caches
+    that it only reads. States of state-space layers stay unchanged. A cache `NAME`
+    becomes `NAME.quantized` and `NAME.scale`, with a scale for each row of its last
+    dimension: for each token and head.
 
-    New tokens are converted where the cache is written. All ops of the program, those
-    of prefill too, compute with the numbers that the cache then stands for. The program
-    has one function; outline its layers later. Raises DistIRError if there is no such
-    cache.
+    New tokens are converted where the cache is written. All ops of the program,
+    including prefill, compute with the rounded numbers. The program must have one
+    function; outline its layers later. Raises DistIRError if there is no such cache.
     """
     one_of("cache format", kind, EIGHT_BITS, "quantize-caches")
     function = entry_function(module)
@@ -73,7 +72,7 @@ def quantize_caches(module: ModuleOp, kind: str) -> None:
 
 def _growing_caches(function: FuncOp) -> list[BlockArgument]:
     """
-    Returns the caches of a step to which it adds tokens, or which it only reads.
+    Returns the caches to which a step adds tokens, and the caches that it only reads.
     """
     returned = return_op(function).operands
     writes = {a: returned[r].owner for r, a in updated_arguments(function).items()}
@@ -97,8 +96,8 @@ def _writes(op: Operation | Block) -> TypeGuard[OnnxOp | PagedWriteOp]:
 
 class _CacheRewrite:
     """
-    Replaces caches of the entry function `function` by rows of the 8-bit type
-    `element`.
+    Replaces caches of the entry function `function` by rows of the 8-bit type `element`
+    and their scales.
     """
 
     def __init__(self, function: FuncOp, element: Attribute):
@@ -108,7 +107,7 @@ class _CacheRewrite:
         """The rows of tokens that are converted already, by their values."""
 
     def replace(self, cache: BlockArgument) -> None:
-        """Replaces one cache, and what the program writes to it and reads of it."""
+        """Replaces one cache, and the program's writes and reads of the cache."""
         rows = self._arguments(cache)
         for op in [use.operation for use in cache.uses]:
             if _writes(op) and op.operands[0] is cache:
@@ -127,7 +126,7 @@ class _CacheRewrite:
         set_argument_attributes(self.function, attributes)
 
     def _arguments(self, cache: BlockArgument) -> _Rows:
-        """Adds the arguments that stand for `cache` behind it."""
+        """Adds, after `cache`, the arguments that replace it."""
         attributes = argument_attributes(self.function)
         name = argument_names(self.function)[cache.index]
         made = list[BlockArgument]()
@@ -153,8 +152,9 @@ class _CacheRewrite:
 
     def _write(self, op: OnnxOp | PagedWriteOp, rows: _Rows) -> None:
         """
-        Replaces the write `op` of tokens to a cache by writes of their rows, which
-        results of the program return. Other users get the numbers of the rows.
+        Replaces `op`, which writes tokens to a cache, by ops that write the tokens'
+        rows. The program returns the new rows. Other users of the cache get the rounded
+        numbers.
         """
         tokens = self._converted(op.operands[1])
         places = list(op.operands[2:])
@@ -179,8 +179,9 @@ class _CacheRewrite:
 
     def _converted(self, tokens: SSAValue) -> _Rows:
         """
-        Returns the rows of `tokens`. If these are a part of others, such as the last
-        tokens of a prompt, other ops get the numbers of all their rows too.
+        Returns the rows of `tokens`. If `tokens` are a part of another value, such as
+        the last tokens of a prompt, other ops read the rounded numbers of that whole
+        value too.
         """
         part = tokens.owner
         if _takes_rows(part) and part.operands[0] not in self._rows:
@@ -191,8 +192,8 @@ class _CacheRewrite:
 
     def _convert(self, tokens: SSAValue, kept: Operation | None = None) -> None:
         """
-        Converts `tokens` where they are made. All other users but `kept` get the
-        numbers of the rows.
+        Converts `tokens` where they are computed. All users except `kept` get the
+        rounded numbers of the rows.
         """
         quantized, scale = self._types(tokens)
         op = QuantizeRowsOp(tokens, quantized=quantized, scale=scale)
@@ -210,7 +211,7 @@ class _CacheRewrite:
                 use.operation.operands[use.index] = read.results[0]
 
     def _return(self, value: SSAValue, new: _Rows) -> None:
-        """Returns the rows `new` as results in place of `value`."""
+        """Makes the program return the rows `new` as results in place of `value`."""
         end = return_op(self.function)
         attributes = result_attributes(self.function)
         operands = list(end.operands)
@@ -234,7 +235,7 @@ class _CacheRewrite:
 
 
 def _takes_rows(op: Operation | Block) -> TypeGuard[OnnxOp]:
-    """Whether `op` takes some rows of its operand, each of them whole."""
+    """Whether `op` selects some rows of its operand as a whole."""
     if not isinstance(op, OnnxOp) or op.name != "onnx.Slice":
         return False
     before, after = shape_of(op.operands[0]), shape_of(op.results[0])

@@ -1,7 +1,7 @@
 """
 Matrix products in 8-bit floats, with scales computed from the tensors in each step.
 `use_float8` replaces products of activations and weights by `train.float8_linear`
-before differentiation. `expand_float8` replaces these ops afterwards by scales,
+before differentiation. Afterwards, `expand_float8` replaces these ops by scales,
 rounding and products, which sharding rules can split.
 """
 
@@ -47,12 +47,12 @@ def use_float8(
     """
     Computes products of activations and parameters in 8-bit floats, in place. Only
     parameters that are matrices count. `scaling` is one of `SCALINGS`. Products in
-    scopes that match a pattern in `keep` stay as they are. If `keep` is None, the
-    products that give the program's results stay, which are the model's head.
+    scopes that match a pattern in `keep` stay unchanged. If `keep` is None, the model's
+    head stays: the products that compute the program's results.
 
-    Returns the number of replaced products. Products in a function count once, however
-    often it is called. Raises DistIRError if a pattern matches no product or if no
-    product is replaced.
+    Returns the number of replaced products. A product in a function counts once,
+    however often the function is called. Raises DistIRError if a pattern matches no
+    product or if no product is replaced.
     """
     found: list[OnnxOp] = []
     for function in reachable_functions(module):
@@ -116,8 +116,8 @@ def heads(
     module: ModuleOp, results: Sequence[SSAValue] | None = None
 ) -> set[Operation]:
     """
-    Returns the products whose results reach `results`, by default the program's, without
-    another product.
+    Returns the products that compute `results`, by default the program's results,
+    without another product in between.
     """
     found: set[Operation] = set()
     pending = list(return_op(entry_function(module)).operands)
@@ -194,8 +194,8 @@ def _expand(
 
 def _shown(value: SSAValue) -> object:
     """
-    Returns a key that is equal for values that show the same value in the same shape and
-    order, such as the input of several products in their gradients.
+    Returns a key that is equal for views of the same value in the same shape and order,
+    such as the input of several products in their gradients.
     """
     views: list[object] = []
     while isinstance(op := value.owner, Operation) and op.name in (

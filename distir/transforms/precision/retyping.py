@@ -81,7 +81,7 @@ result has the type of the scale, but ONNX's inference gives it the type of x.
 
 
 def _is_of_boolean(value: SSAValue) -> bool:
-    """Whether `value` is a boolean that was cast to numbers, maybe in another shape."""
+    """Whether `value` is a boolean that was cast to numbers, possibly reshaped."""
     owner = value.owner
     while isinstance(owner, OnnxOp) and owner.name in _SHAPES:
         owner = owner.operands[0].owner
@@ -110,7 +110,7 @@ def widest(types: Sequence[Float]) -> Float:
 
 class Retyping:
     """
-    Carries floating-point types through the entry function of a sequential program.
+    Propagates floating-point types through the entry function of a sequential program.
     Each op computes in the type that `wanted` returns for it, else in the widest type
     of its operands. Its operands are cast to that type. An op whose standard excludes
     the type computes in f32.
@@ -164,8 +164,8 @@ class Retyping:
 
     def cast(self, value: SSAValue, element: Float) -> SSAValue:
         """
-        Returns `value` in the type `element`. A value is cast at most once, where it is
-        made.
+        Returns `value` in the type `element`. A value is cast at most once, right after
+        the op that computes it.
         """
         if float_of(value) in (None, element):
             return value
@@ -212,8 +212,8 @@ class Retyping:
 
     def _behind(self, value: SSAValue) -> Callable[[Operation], None]:
         """
-        Returns a function that inserts ops after the op that makes `value`. If `value`
-        is an argument, they are inserted before all other ops.
+        Returns a function that inserts ops after the op that computes `value`. If
+        `value` is an argument, the function inserts ops before all other ops.
         """
         if isinstance(value, BlockArgument):
 
@@ -268,8 +268,9 @@ class Retyping:
 
     def _retype_alike(self, op: Operation, alike: Sequence[SSAValue | None]) -> None:
         """
-        Casts the operands `alike` to their widest type, which the results of `op` get
-        too. Zeros and ones of booleans are exact in all types, and make none wider.
+        Casts the operands `alike` to their widest type, which becomes the type of the
+        results of `op`. Zeros and ones from booleans do not count for the widest type,
+        because all types represent them exactly.
         """
         floats = [i for i, v in enumerate(op.operands) if v in alike]
         counted = [i for i in floats if not _is_of_boolean(op.operands[i])]
@@ -348,7 +349,7 @@ def _info(element: Float) -> Any:
 
 def _bounded(array: np.ndarray[Any, Any], largest: float) -> np.ndarray[Any, Any]:
     """
-    Returns the array with its finite values limited to magnitudes up to `largest`.
+    Returns the array with its finite values clamped to magnitudes up to `largest`.
     """
     return np.where(np.isfinite(array), np.clip(array, -largest, largest), array)
 
@@ -388,8 +389,8 @@ def autocast(module: ModuleOp, element: Float) -> None:
     Parameters keep their type, and each is cast once a step.
 
     Values that depend on constants alone keep their type, because models switch
-    autocast off for their rotary tables. An op with an operand in f64 is not cast
-    either. Raises DistIRError for a program with calls.
+    autocast off for their rotary tables. Operands of an op with an operand in f64 are
+    not cast either. Raises DistIRError for a program with calls.
     """
 
     def wanted(op: OnnxOp) -> Float | None:
@@ -431,11 +432,13 @@ def convert(
 ) -> None:
     """
     Makes a sequential program compute in the floating-point type `element`, in place.
-    This corresponds to `module.to(dtype)`, except that losses compute in f32. With
-    `stored`, parameters themselves get the type, as caches always do. Otherwise they are
-    cast at the start of the program, as inputs always are. Arguments named in `apart` are not converted.
+    This corresponds to `module.to(dtype)`, except that losses compute in f32. Caches
+    get the type, and with `stored` parameters too. Otherwise parameters are cast at the
+    start of the program, as inputs always are. Arguments named in `apart` are not
+    converted.
+
     Buffers, and values that depend on constants alone such as rotary tables and masks,
-    keep their type. They are cast where they are used. Raises DistIRError for a program
+    keep their type and are cast where they are used. Raises DistIRError for a program
     with calls.
     """
     retyping = Retyping(module, promoting=False)

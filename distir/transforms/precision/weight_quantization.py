@@ -1,7 +1,7 @@
 """
-Weights of 8 and 4 bits. `quantize_weights` replaces products of activations and matrices
-of parameters, those of experts among them, by products that read quantised weights, and
-`quantized` converts the weights themselves.
+Weights of 8 and 4 bits. `quantize_weights` replaces products of activations and
+parameter matrices, including those of experts, by products that read quantised weights,
+and `quantized` converts the weights themselves.
 """
 
 from __future__ import annotations
@@ -84,16 +84,16 @@ def quantize_weights(
     module: ModuleOp, kind: str, group: int
 ) -> dict[str, QuantizedWeight]:
     """
-    Replaces products of activations and matrices of parameters, in place, by products
-    with weights in the format `kind` (`WEIGHT_FORMATS`). Weights of 4 bits have a scale
-    and a zero point for each `group` of a row. Grouped products of experts read what the
-    quantised matrices stand for (`CONVERSIONS`). The products that give the program's
-    results, the model's head, keep their parameters, and so do parameters that other
-    ops use too, such as embeddings. The program has one function; outline its layers
-    later.
+    Replaces products of activations and parameter matrices, in place, by products with
+    weights in the format `kind` (`WEIGHT_FORMATS`). Weights of 4 bits have a scale and
+    a zero point for each `group` weights of a row. Grouped products of experts read the
+    converted matrices (`CONVERSIONS`). Parameters of the model's head, which computes
+    the program's results, stay unchanged, and so do parameters that other ops also use,
+    such as embeddings. The program must have one function; outline its layers later.
 
-    Returns how each parameter was quantised, by name. Raises DistIRError if nothing is,
-    or if the size of a group does not divide the rows of a matrix.
+    Returns how each parameter was quantised, by name. Raises DistIRError if no
+    parameter is quantised, or if the size of a group does not divide the rows of a
+    matrix.
     """
     one_of("weight format", kind, WEIGHT_FORMATS, "quantize-weights")
     function = entry_function(module)
@@ -136,8 +136,8 @@ def _multiplies(op: Operation, roles: Sequence[str | None]) -> TypeGuard[_Produc
 
 def _parameter(op: _Product) -> tuple[BlockArgument, bool]:
     """
-    Returns the parameter that a product multiplies by, and whether it is `[..., k, n]`:
-    not transposed in front of the product.
+    Returns the parameter matrix of a product, or the matrices of experts, and whether
+    its shape is `[..., k, n]` because no transpose is in front of the product.
     """
     if isinstance(op, GroupedProductOp):
         value, is_turned = op.matrices, op.transposed is None
@@ -153,7 +153,9 @@ def _parameter(op: _Product) -> tuple[BlockArgument, bool]:
 
 
 def _users(value: SSAValue) -> Iterator[Operation]:
-    """Yields the ops that use a value, behind transposes and the like."""
+    """
+    Yields the ops that use a value, directly or through transposes and other views.
+    """
     for use in value.uses:
         op = use.operation
         if op.name in PARAMETER_VIEWS:
@@ -170,7 +172,8 @@ def _replace(
     name: str,
 ) -> None:
     """
-    Replaces a parameter by the tensors of its quantised form, and the products with it.
+    Replaces a parameter by the tensors of its quantised form, and replaces the products
+    that use it.
     """
     *each, rows, width = shape_of(parameter)
     if weight.is_turned:
@@ -232,8 +235,8 @@ def _replace(
 
 class QuantizedWeights(Mapping[str, Array]):
     """
-    The weights of a program whose parameters were quantised: those in `weights`, of
-    which the parameters named in `quantized` are converted when their parts are looked
+    The weights of a program with quantised parameters. It converts a parameter of
+    `weights` that is named in `quantized` when a part of the quantised form is looked
     up.
     """
 
@@ -264,10 +267,10 @@ class QuantizedWeights(Mapping[str, Array]):
 
 def quantized(matrix: Array, weight: QuantizedWeight) -> dict[str, Array]:
     """
-    Returns the tensors that stand for a matrix of parameters, or for the matrices of
-    experts, by the ends of their names. Weights of 8 bits use the largest magnitude of each row as the largest
-    number; those of 4 bits go from the least to the largest weight of their group, and
-    zero is among them. Scales have the type of the matrix.
+    Returns the quantised tensors of a parameter matrix, or of the matrices of experts,
+    by the suffixes of their names. In 8 bits, the largest magnitude of each row becomes
+    the largest number. In 4 bits, the numbers span from the smallest to the largest
+    weight of each group, including zero. Scales have the type of the matrix.
     """
     rows = np.asarray(matrix.swapaxes(-1, -2) if weight.is_turned else matrix)
     exact = rows.astype(np.float32)
@@ -287,7 +290,7 @@ def quantized(matrix: Array, weight: QuantizedWeight) -> dict[str, Array]:
 
 
 def _scales(scales: Array, dtype: npt.DTypeLike) -> Array:
-    """Returns scales in the type `dtype`; those of rows of zeros are 1."""
+    """Returns the scales in the type `dtype`, with 1 for rows of zeros."""
     return np.where(scales > 0, scales, 1).astype(dtype)
 
 

@@ -1,5 +1,5 @@
 """
-Makes the program of one device from a distributed program. `project` returns the
+Derives the program of one device from a distributed program. `project` returns the
 program that a rank runs. `devices_of` lists the devices.
 
 - `program`: projects a module, function by function;

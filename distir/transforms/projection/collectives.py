@@ -41,8 +41,8 @@ def per_rank_collective(
 ) -> InRankForm:
     """
     Returns the collective `op` for the device `rank` of `mesh`. `source` is the
-    device's part of the operand. The new op also has its group, and everything else
-    that local types do not show. `known` has the program's meshes by name. Raises
+    device's part of the operand. The new op states its group and all other facts that
+    local types do not show. `known` has the program's meshes by name. Raises
     DistIRError if the layouts need more than one collective.
     """
     before, after = layouts_around(op)
@@ -83,11 +83,11 @@ def _parts_along(
     known: Mapping[str, Mesh],
 ) -> dict[str, int | None]:
     """
-    Returns the dimension `dim`, the run length of the axes of `op` along it, and, if
-    there are several, the number of blocks in which the axes deal out these runs (see
-    `Exchanging`), by the names of the properties. These axes are the innermost ones
-    that split the dimension in `layout`. Returns nothing if `dim` is None. Raises
-    DistIRError if one collective of this kind cannot join or split the parts.
+    Returns properties that describe how the axes of `op` split the dimension `dim`, by
+    their names: the dimension, the run length, and the number of blocks if there are
+    several (see `Exchanging`). The axes must be the innermost ones that split `dim` in
+    `layout`. Returns an empty dictionary if `dim` is None. Raises DistIRError if one
+    collective of this kind cannot join or split the parts.
     """
     if dim is None:
         return {}
@@ -112,8 +112,8 @@ def _parts_along(
 
 def placeholder(type_: TensorType) -> Operation:
     """
-    Returns a constant of zeros with the type `type_`. It is the operand of a device
-    that takes part in a collective but has no operand.
+    Returns a constant of zeros with the type `type_`, as the operand of a device that
+    takes part in a collective without an own operand.
     """
     zeros = np.zeros(type_.get_shape(), numpy_dtype(type_.element_type))
     return operator("Constant").build_op([], [type_], {"value": constant_attr(zeros)})

@@ -156,10 +156,9 @@ class FunctionProjection:
 
     def _awaited_at_end(self, end: ReturnOp) -> list[SSAValue]:
         """
-        Returns the values for which the function waits before it returns. These are all
-        values in flight, except for results that the function may return in flight.
-        Only results of collectives may be returned in flight. The entry function
-        returns none.
+        Returns the values for which the function waits before it returns: all values in
+        flight, except for results of collectives that it may return in flight. The
+        entry function waits for all values.
         """
         name = self.source.sym_name.data
         pending = {
@@ -210,7 +209,7 @@ class FunctionProjection:
     def _append(
         self, op: Operation, ops: Sequence[Operation], mesh: Mesh | None
     ) -> None:
-        """Appends `ops`, the last of which computes the results of `op`."""
+        """Appends `ops`. The last of them computes the results of `op`."""
         for new in ops:
             if SCOPE in op.attributes and SCOPE not in new.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
@@ -321,7 +320,7 @@ class FunctionProjection:
                 self._join(op.result)
 
     def _join(self, value: SSAValue) -> None:
-        """Waits for the pieces of `value` and joins them."""
+        """Waits for the pieces of `value` and joins them to the whole value."""
         received = [
             (piece, self._waited_for(part, "piece") if _is_in_flight(part) else part)
             for piece, part in self.pieces.pop(value)
@@ -345,9 +344,9 @@ class FunctionProjection:
 
     def _start_early(self, recv: RecvFromRankOp) -> None:
         """
-        Moves a receive, the last op of the block, up to the last transfer before it.
-        The device then computes while the value is in flight. The order of transfers
-        stays.
+        Moves a receive, the last op of the block, up to the preceding transfer, so that
+        the device computes while the value is in flight. The order of transfers does
+        not change.
         """
         last = recv.prev_op
         while last is not None and not self.program.transfers(last):

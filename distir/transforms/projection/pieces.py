@@ -27,7 +27,7 @@ class PieceOps:
     def taken(self, value: SSAValue, box: Box) -> SSAValue:
         """
         Returns the part of a tensor inside `box`, its bounds in each dimension. Returns
-        `value` itself if the box has all of it.
+        `value` itself if the box contains the whole tensor.
         """
         shape = shape_of(value.type)
         cut = [

@@ -46,8 +46,8 @@ def _types_in(function: FuncOp) -> Iterable[Attribute]:
 def project(module: ModuleOp, rank: int) -> ModuleOp:
     """
     Returns the per-rank form of a distributed program for the device `rank`, as a new
-    module. Functions without any work on the device are left out, except for the entry
-    function. Functions that do not belong to the program stay as they are. Raises
+    module. Leaves out functions without any work on the device, except for the entry
+    function. Functions that do not belong to the program stay unchanged. Raises
     DistIRError if the program does not use the device or has recursive calls.
     """
     devices = devices_of(module)

@@ -90,10 +90,10 @@ class Projection:
 
     def function(self, name: str) -> FuncOp | None:
         """
-        Returns the projection of the function `name`, or None if it has no work on this
-        device. The projection has only the arguments, ops and results that are on this
-        device. Callees are projected when they are needed. Raises DistIRError if there
-        is no such function.
+        Returns the projection of the function `name`, or None if the function has no
+        work on this device. The projection has only the arguments, ops and results that
+        are on this device. Callees are projected when they are needed. Raises
+        DistIRError if there is no such function.
         """
         if name not in self.projected:
             found = functions(self.module).get(name)

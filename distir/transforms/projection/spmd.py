@@ -1,6 +1,5 @@
 """
-Makes one program for all ranks out of the programs of the ranks, which must be the same
-code.
+Makes one program for all ranks from the ranks' programs, which must be the same code.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from distir.transforms.projection.program import devices_of, project
 
 def project_for_all_ranks(module: ModuleOp) -> ModuleOp:
     """
-    Returns one program that all ranks run, as a new module. It has the local shapes of
+    Returns one program that all ranks run, as a new module, with the local shapes of
     `project`. The number of the rank and the number of ranks are values
-    (`collective.spmd.rank` and `collective.spmd.ranks`), from which coordinates and
-    groups are computed. The size of the outermost mesh axis is not in the code, but
-    follows from the number of ranks.
+    (`collective.spmd.rank` and `collective.spmd.ranks`), and the program computes
+    coordinates and groups from them. The size of the outermost mesh axis is not in the
+    code: it follows from the number of ranks.
 
     Raises DistIRError if the ranks do not all run the same code, as in a pipeline, or
     if the devices of the mesh are not the ranks 0, 1, 2, ... in order.
@@ -62,7 +61,7 @@ def project_for_all_ranks(module: ModuleOp) -> ModuleOp:
 
 
 def _only_mesh(module: ModuleOp) -> Mesh:
-    """Returns the mesh that all devices of the program are on."""
+    """Returns the mesh of all devices of the program."""
     devices = devices_of(module)
     # A sequential program has no mesh: every rank runs all of it.
     found = [m for m in meshes(module).values() if set(m.devices) <= set(devices)]
@@ -143,7 +142,7 @@ def _differ(a: Operation, b: Operation) -> bool:
 @dataclass
 class _FunctionForAllRanks:
     """
-    Rewrites one function of rank 0's program into that of all ranks.
+    Rewrites one function of rank 0's program into a function for all ranks.
 
     - `mesh`: the mesh of all ranks, in order;
     - `made`: the values that were computed at the beginning of the function, by key;
@@ -179,7 +178,7 @@ class _FunctionForAllRanks:
         Rewriter.erase_op(op)
 
     def position(self, axes: Sequence[str]) -> SSAValue:
-        """Returns this rank's position along `axes`, the first of which is major."""
+        """Returns this rank's position along `axes`, major axis first."""
         total = self.coordinate(axes[0])
         for axis in axes[1:]:
             scaled = self._onnx("Mul", total, self._constant(self.mesh.size(axis)))
@@ -198,8 +197,8 @@ class _FunctionForAllRanks:
     def group(self, axes: Sequence[str]) -> SSAValue:
         """
         Returns the numbers of the ranks that differ from this rank only in their
-        coordinates on `axes`. They are computed as the number of the first of them plus
-        the distance of each from it.
+        coordinates on `axes`: the number of the first such rank plus the distance of
+        each rank from it.
         """
         first = self._rank()
         for axis in axes:
@@ -221,7 +220,10 @@ class _FunctionForAllRanks:
         return self._onnx("Add", first, distances)
 
     def _sums(self, major: SSAValue, minor: SSAValue) -> SSAValue:
-        """Returns the sums of each number of `major` with each of `minor`, in a list."""
+        """
+        Returns the sums of each number in `major` with each number in `minor`, as a
+        list.
+        """
         columns = self._onnx("Unsqueeze", major, self._constant([1]))
         table = self._onnx("Add", columns, minor)
         return self._onnx("Reshape", table, self._constant([-1]))
@@ -258,8 +260,8 @@ class _FunctionForAllRanks:
 
     def _add(self, op: Operation) -> SSAValue:
         """
-        Adds an op at the beginning of the function, after the ops that were added
-        before.
+        Adds an op at the beginning of the function, after the ops that are already
+        there, and returns its result.
         """
         block = self.function.body.block
         assert isinstance(block, Block)

@@ -1,5 +1,7 @@
 """
-The search behind `outline-repeats`: it finds sequences of ops that occur several times.
+The search of the pass `outline-repeats`, which finds sequences of ops that occur
+several times.
+
 The ops of a block are written as a sequence of integers, their *tokens*. Ops with equal
 tokens differ at most in the origin of their operands. Layers that a model repeats are
 then a stretch of the sequence with a period. The copies of a layer are the *windows* of

@@ -1,7 +1,7 @@
 """
 Finds windows whose ops are mixed with other ops. Exporters compute values that all
-layers share, such as a mask, inside the first layer. Such a window is found backwards
-along operands, from its results, whatever other ops are between its ops.
+layers share, such as a mask, inside the first layer. The search starts at the results
+of such a window and goes backwards along operands, whatever ops are in between.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from distir.transforms.repeats.op_sequence import (
 
 def add_earlier_windows(sequence: OpSequence, repeat: Repeat) -> None:
     """
-    Adds windows before the first one of `repeat` if their ops are mixed with other ops.
-    The first window takes some operands from outside where later windows take results
-    of their predecessor. The window that computes these operands is the one before,
-    whatever other ops are between its ops.
+    Adds windows before the first window of `repeat` if their ops are mixed with other
+    ops. Where later windows take results of their predecessor, the first window takes
+    operands from outside. The ops that compute these operands form the earlier window,
+    whatever ops are in between.
     """
     while True:
         window = _window_before(sequence, repeat)
@@ -53,8 +53,8 @@ def _copy_of(
 ) -> list[int] | None:
     """
     Returns the window that computes the same as the window `model`, or None. `ends` has
-    pairs: an index in `model` and the row that corresponds to it. All other rows are
-    found backwards from these.
+    pairs: an index in `model` and the corresponding row. The search finds all other
+    rows backwards from these rows.
     """
     inside = {row: index for index, row in enumerate(model)}
     found: dict[int, int] = {}
@@ -99,8 +99,8 @@ window.
 def find_mixed_pair(sequence: OpSequence, min_ops: int) -> Repeat | None:
     """
     Returns two windows whose ops may be mixed with other ops, or None. The second
-    window uses results of the first. Each has at least `min_ops` ops. This serves
-    models of two layers.
+    window uses results of the first, and each has at least `min_ops` ops. This search
+    is for models of two layers.
     """
     rows_of: dict[int, list[int]] = {}
     for row, token in enumerate(sequence.tokens.tolist()):

@@ -23,8 +23,8 @@ The part of a name that stands for the numbers in which the calls of a function 
 def generalise(names: Sequence[str]) -> str | None:
     """
     Returns one name for several dotted names, with `*` for numbers in which they
-    differ. The result is `h.*.attn` for `h.0.attn` and `h.1.attn`. Returns None if the
-    names differ in anything else.
+    differ: `h.*.attn` for `h.0.attn` and `h.1.attn`. Returns None if the names differ
+    in another way.
     """
     split = [name.split(".") for name in names]
     if len({len(parts) for parts in split}) != 1:
@@ -42,10 +42,9 @@ def generalise(names: Sequence[str]) -> str | None:
 
 def specialise(scope: str, call_scope: str) -> str:
     """
-    Returns the scope that an op with the scope `scope` has in one call of its function.
-    It is `h.3.attn` for an op with the scope `h.*.attn` in a call with the scope `h.3`.
-    The scope of a call is the innermost scope of all ops, so that the result is always
-    inside it.
+    Returns the scope of an op in one call of its function: `h.3.attn` for the scope
+    `h.*.attn` in a call with the scope `h.3`. The scope of a call is the innermost
+    scope of all ops, so that the result is always inside it.
     """
     parts = scope.split(".")
     inside = call_scope.split(".")
@@ -57,8 +56,8 @@ def specialise(scope: str, call_scope: str) -> str:
 
 def general_scope(ops: Sequence[Operation]) -> str:
     """
-    Returns the scope of an op in the new function, from the scopes of the ops it
-    replaces.
+    Returns the scope of an op in the new function, from the scopes of `ops`, which the
+    op replaces.
     """
     scopes = [scope_of(op) for op in ops]
     general = generalise(scopes)
@@ -86,8 +85,8 @@ def general_attributes(
     dictionaries: Sequence[dict[str, Attribute]],
 ) -> dict[str, Attribute]:
     """
-    Returns the attributes on which the arguments for one parameter agree. There is a
-    dictionary of attributes for each call of the function.
+    Returns the attributes on which the arguments for one parameter agree.
+    `dictionaries` has the attributes of the argument in each call of the function.
     """
     first = dictionaries[0]
     common = {
@@ -106,9 +105,9 @@ def general_attributes(
 
 def function_name(scopes: Sequence[str], taken: set[str]) -> str:
     """
-    Returns a new name for a function from the scopes of its calls. It is made from the
-    part that the scopes have in common. If they have none, it is `repeat0`, `repeat1`,
-    ... for several calls and `between0`, ... for one. Names in `taken` are not used.
+    Returns a new name for a function from the common part of the scopes of its calls.
+    Without a common part, the name is `repeat0`, `repeat1`, ... for several calls and
+    `between0`, ... for one. Names in `taken` are not used.
     """
     general = (generalise(scopes) or "").split(".")
     words = [part for part in general if part not in ("", VARYING)]

@@ -24,8 +24,8 @@ than any distance inside a sequence.
 
 def is_constant(op: Operation) -> bool:
     """
-    Whether `op` has the same result anywhere, so that it can be copied next to its
-    users.
+    Whether `op` has the same result anywhere in a program. Such an op can be copied
+    next to its users.
     """
     return (
         not op.operands
@@ -88,14 +88,13 @@ class OpSequence:
     Columns beyond the operands or results of an op hold -1.
 
     - `tokens`: the token of each op;
-    - `definition`: the row that defines the operand, or -1 if none does;
+    - `definition`: the row that defines the operand, or -1 if no row does;
     - `result`: the index of the operand among the results of that row, or -1;
     - `value`: an id of the operand's value, or -1 for a constant;
-    - `last_use`: the last row that uses the result. It is the number of rows if the
-      terminator uses it, and -1 if nothing does.
+    - `last_use`: the last row that uses the result: the number of rows if the
+      terminator uses it, and -1 if it has no use.
 
-    `pieces` has the connected rows of ranges of rows (start, stop), once they were
-    found.
+    `pieces` caches the connected rows of ranges of rows (start, stop).
     """
 
     def __init__(self, block: Block, tokens: Tokens):
@@ -133,8 +132,8 @@ class OpSequence:
 
     def distance(self, start: int, stop: int) -> Integers:
         """
-        Returns how many rows before its user each operand of rows `start` to `stop - 1`
-        is defined.
+        Returns, for each operand of rows `start` to `stop - 1`, the number of rows
+        between its definition and its user.
         """
         definition = self.definition[start:stop]
         rows = np.arange(start, stop)[:, None]
@@ -145,8 +144,7 @@ class Repeat(NamedTuple):
     """
     Windows of rows that compute the same function. Op i of one window corresponds to op
     i of every other window. `results` are the results that are used outside of their
-    window, in at least one window. Each is a pair of an op's index and a result's
-    index.
+    window, in at least one window, as pairs of an op's index and a result's index.
     """
 
     windows: list[list[int]]
@@ -181,8 +179,8 @@ def common_scope(ops: list[Operation]) -> list[str]:
 
 def escaping_results(sequence: OpSequence, window: list[int]) -> set[tuple[int, int]]:
     """
-    Returns the results of a window that are used outside of it. Each is a pair of the
-    op's index in the window and the index of the result.
+    Returns the results of a window that are used outside of it, as pairs of the op's
+    index in the window and the index of the result.
     """
     members = {sequence.ops[row] for row in window}
     return {

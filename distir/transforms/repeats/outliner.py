@@ -70,10 +70,10 @@ class Outliner:
 
     def _slots(self) -> dict[tuple[SSAValue, ...], tuple[int, int]]:
         """
-        Returns the parameters of the new function, in the order of their first use.
-        Each maps the values that it has in the windows to the first operand that takes
-        it, a pair of the op's index and the operand's index. Operands with the same
-        values in every window share a parameter.
+        Returns the parameters of the new function, in the order of their first use. A
+        key has a parameter's values in all windows; the value is its first operand, a
+        pair of the op's index and the operand's index. Operands with the same values in
+        every window share a parameter.
         """
         inside = set(self.windows[0])
         slots: dict[tuple[SSAValue, ...], tuple[int, int]] = {}
@@ -126,8 +126,7 @@ class Outliner:
     ) -> None:
         """
         Sets the attributes of the new function's parameters. A parameter gets an
-        attribute if all arguments of the caller that are passed for it agree on the
-        attribute.
+        attribute if all arguments that the caller passes for it agree on the attribute.
         """
         attributes = argument_attributes(self.function)
         set_argument_attributes(
@@ -173,9 +172,9 @@ def _copy(op: Operation, operands: Sequence[SSAValue], scope: str) -> Operation:
 
 def _gather(window: list[Operation], first: Operation) -> None:
     """
-    Moves ops that do not depend on a window, but are between its ops, before the
-    window. A call in the place of `first`, the first op of the window, then has all its
-    operands.
+    Moves ops that are between the ops of a window, but do not depend on the window,
+    before the window. A call in the place of `first`, the first op of the window, then
+    has all its operands.
     """
     members = set(window)
     behind: set[Operation] = set()
@@ -200,8 +199,8 @@ def outline_function(
     """
     Moves every repeat in a function into a new function, and returns the new functions.
     Repeats have windows of at least `min_ops` ops. With `independent`, windows need not
-    use results of each other. Names in `taken`, to which new ones are added, are not
-    used.
+    use results of each other. New names differ from the names in `taken`, and are added
+    to it.
     """
     tokens = Tokens()
     outlined: list[FuncOp] = []
@@ -224,9 +223,9 @@ def outline_runs(
     stops: Callable[[Operation], bool],
 ) -> list[FuncOp]:
     """
-    Moves every run of at least `min_ops` ops into a new function, and returns the
-    functions. A run ends before an op for which `stops` is true. Names in `taken`, to
-    which new ones are added, are not used.
+    Moves every run of at least `min_ops` ops into a new function, and returns the new
+    functions. A run ends before an op for which `stops` is true. New names differ from
+    the names in `taken`, and are added to it.
     """
     tokens = Tokens()
     sequence = OpSequence(function.body.block, tokens)

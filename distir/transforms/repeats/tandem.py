@@ -41,7 +41,7 @@ def find_tandem_repeat(
     """
     Returns the repeat that saves the most ops, or None. Its windows have at least
     `min_ops` ops. Unless `independent`, the ops of a window are connected, and each
-    window uses a result of the one before.
+    window uses a result of the preceding window.
     """
     stretches = sorted(
         _stretches(sequence.tokens, min_ops), key=lambda s: (-s.most_saved, s.period)
@@ -85,8 +85,8 @@ class _Cut:
 
 def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat | None:
     """
-    Returns the windows of a stretch, divided where the fewest values cross a border.
-    One window fewer than possible is accepted for this. Ties are broken by the most
+    Returns the windows of a stretch, divided where the fewest values cross a border,
+    even if this gives one window fewer than possible. Ties are broken by the most
     windows, then by the fewest parameters, then by an op with a parameter right after
     the border, and finally by the first border. Layers begin with an op that takes a
     parameter, while an activation before the first layer may look like the end of a
@@ -164,8 +164,9 @@ def _pieces(sequence: OpSequence, start: int, stop: int) -> Integers:
 
 def _has_connected_window(sequence: OpSequence, stretch: _Stretch) -> bool:
     """
-    Whether the ops of any window of a stretch can be connected: they are not if they
-    are in several pieces of the whole stretch. The updates of many parameters are.
+    Whether the ops of any window of a stretch can be connected. They cannot if they lie
+    in several unconnected pieces of the whole stretch, as updates of many parameters
+    do.
     """
     start, stop, period = stretch
     pieces = sequence.pieces.get((start, stop))
@@ -214,9 +215,8 @@ def _possible_cuts(
 def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
     """
     Returns, for each row of the stretch, the first row at which a window around it may
-    start. From that row on, the window agrees with the window one period later. An
-    operand agrees if its definition is the same distance back in both windows. Any
-    other operand must come from outside of both windows.
+    start. From that row on, all operands agree with those one period later: their
+    definitions are the same distance back, or outside of both windows.
     """
     start, stop, period = stretch
     here = sequence.distance(start, stop - period)
@@ -230,9 +230,9 @@ def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
 
 def _longest_series(follows: npt.NDArray[np.bool_]) -> tuple[int, int]:
     """
-    Returns the longest series of windows in which each follows from the one before. The
-    result is the number of windows before the series and the number of windows in it.
-    `follows` tells for each window whether the next one follows from it.
+    Returns the longest series of windows in which each window follows from the
+    preceding one: the number of windows before the series and the number of windows in
+    it. `follows` tells for each window whether the next window follows from it.
     """
     breaks = np.concatenate(([-1], np.flatnonzero(~follows), [len(follows)]))
     lengths = np.diff(breaks)
@@ -262,7 +262,7 @@ def _begins_with_parameter(sequence: OpSequence, cut: _Cut, period: int) -> bool
 
 def _add_distant_windows(sequence: OpSequence, repeat: Repeat) -> None:
     """
-    Adds equal windows elsewhere in the block, if no further results of them are used.
+    Adds equal windows elsewhere in the block, unless further results of them are used.
     """
     used = np.zeros(len(sequence.ops), dtype=np.bool_)
     for window in repeat.windows:

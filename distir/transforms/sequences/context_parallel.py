@@ -1,6 +1,6 @@
 """
-Prepares attention for split sequences. Positions become operands of attention, and keys
-and values are kept in parts.
+Prepares attention for split sequences. Positions become operands of attention, and
+devices keep keys and values in parts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from distir.sharding.mesh import Mesh
 
 @dataclass
 class TakeTrainedForm(RewritePattern):
-    """Replaces attention of a forward program by an equal op of the dialect `train`."""
+    """
+    Replaces attention of a forward program by the equivalent op of the dialect `train`.
+    """
 
     left: list[str] = field(default_factory=list[str])
     """
@@ -87,7 +89,8 @@ class PlaceAttention(RewritePattern):
 
 def _positions(count: int, op: Operation) -> list[Operation]:
     """
-    Returns the ops that make the numbers 0 to `count - 1`. The last op has the result.
+    Returns the ops that compute the numbers 0 to `count - 1`. The last op has the
+    result.
     """
     scope = {n: a for n, a in op.attributes.items() if n == SCOPE}
     number, numbers = TensorType(i64, []), TensorType(i64, [count])
@@ -103,10 +106,9 @@ def _positions(count: int, op: Operation) -> list[Operation]:
 @dataclass
 class SplitKeys(RewritePattern):
     """
-    Requests a split along the sequence for the operands and gradients of attention.
-    This concerns attention whose queries and keys have the length `length`. The split
-    `shard` is requested for queries, keys, values and their gradients. A device gathers
-    keys and values only for the computation and does not keep them.
+    Requests the split `shard` along the sequence for queries, keys, values and their
+    gradients, in attention whose queries and keys have the length `length`. A device
+    gathers keys and values only for the computation and does not keep them.
     """
 
     mesh: Mesh
@@ -154,8 +156,7 @@ def split_attention(
     """
     Prepares all attention over sequences of length `length` for a split. The split
     `shard` of queries is also requested for keys and values. Returns the number of such
-    attention ops, and descriptions, for users, of causal attention that cannot be
-    split.
+    attention ops, and messages for users about causal attention that cannot be split.
     """
     trained, split = TakeTrainedForm(), SplitKeys(mesh, length, shard)
     for pattern in (trained, PlaceAttention(), split):

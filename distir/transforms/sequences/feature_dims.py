@@ -1,7 +1,7 @@
 """
-Finds the dimensions of values that are features. Features are made by a product with a
-matrix of parameters, or are parts of these, such as the heads of queries. Other
-dimensions come from the inputs: samples and tokens.
+Finds the dimensions of values that are features: results of a product with a parameter
+matrix, or parts of such a dimension, such as the heads of queries. Other dimensions
+come from the inputs: samples and tokens.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _Signature = tuple[_Origins, ...]
 @dataclass
 class FeatureDims:
     """
-    The origins of the dimensions of all values of a program. They follow from the
-    sharding rules of the ops. If calls of a function pass values with different
-    origins, the greatest origin counts.
+    The origins of the dimensions of all values of a program, derived from the sharding
+    rules of the ops. If calls of a function pass values with different origins, the
+    greatest origin counts.
     """
 
     module: ModuleOp
@@ -125,9 +125,9 @@ def _all(value: SSAValue, origin: Origin, role: str) -> _Origins:
 
 def _results(op: Operation, operands: Sequence[_Origins]) -> list[_Origins]:
     """
-    Returns the origin of each dimension of the results of `op`, given those of the
-    operands. A dimension that comes from a weight alone, such as the columns of a
-    product, is one of features.
+    Returns the origin of each dimension of the results of `op`, given the origins of
+    the operands. A dimension that comes from a weight alone, such as the columns of a
+    product, is a feature dimension.
     """
     rule = rule_for(op)
     is_weight = all(o.is_weight for o in operands)

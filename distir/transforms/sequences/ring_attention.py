@@ -2,10 +2,10 @@
 Turns attention on gathered keys and values into a ring, in which devices pass on
 blocks. A block is a device's part of keys and values. At step s of n, a device computes
 the attention of its queries on the block of the device s places before it along the
-axis. At the same time it passes that block on to the next device. The results of the
-steps are merged by the logarithms of their sums of exponentials. In the backward, the
-gradients of a block travel with it and are back on its device after n steps. No device
-ever holds all keys.
+axis. At the same time it sends that block to the next device. The results of the steps
+are merged by the logarithms of their sums of exponentials. In the backward, the
+gradients of a block travel with the block and return to its device after n steps. No
+device ever holds all keys.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ Gradient = AttentionGradOp | PlacedAttentionGradOp
 class _Ring:
     """
     The data for attention that becomes a ring. `shard` is the split of its queries.
-    `keys` and `values` are the values from which its keys and values were gathered,
-    over an axis with `devices` devices.
+    `keys` and `values` are the parts of keys and values before they were gathered, over
+    an axis with `devices` devices.
     """
 
     shard: Shard
@@ -66,9 +66,9 @@ class _Ring:
 
 def _gathered(value: SSAValue, dim: int, shard: Shard) -> SSAValue | None:
     """
-    Returns the value from which `value` was gathered along the dimension `dim`. The
-    dimension must have been split by `shard` alone. Returns None if `value` was made in
-    another way.
+    Returns the value from which `value` was gathered along the dimension `dim`. Returns
+    None if `value` was not gathered, or if `shard` was not the only split of that
+    dimension.
     """
     gather = value.owner
     if not isinstance(gather, AllGatherOp) or gather.axis_names != (shard.axis,):
@@ -85,8 +85,8 @@ def _ring_of(
     op: FusedAttentionOp, known: Mapping[str, Mesh], axis: str
 ) -> _Ring | None:
     """
-    Returns the ring that an attention op can become. Returns None if it has a mask, or
-    if its layouts are not those of gathered keys and values.
+    Returns the ring that an attention op can become. Returns None if the op has a mask,
+    or if its keys and values were not gathered.
     """
     layout = layout_of(op.q)
     dim = 1 if op.is_packed else 2
@@ -105,8 +105,8 @@ def _ring_of(
 
 def _scattered(value: SSAValue, like: SSAValue) -> ReduceScatterOp | None:
     """
-    Returns the reduce-scatter that is the only use of the gradient `value`. Its result
-    must have the layout of `like`. Returns None if there is none.
+    Returns the reduce-scatter that is the only use of the gradient `value` and has a
+    result with the layout of `like`. Returns None if there is no such op.
     """
     users = [use.operation for use in value.uses]
     match users:
@@ -118,8 +118,7 @@ def _scattered(value: SSAValue, like: SSAValue) -> ReduceScatterOp | None:
 
 class _RingWriter:
     """
-    Appends the ops of a ring's steps, with the scope of the attention op that they
-    replace.
+    Appends the ops of a ring's steps, with the scope of the replaced attention op.
     """
 
     def __init__(self, op: FusedAttentionOp, ring: _Ring):
@@ -140,8 +139,8 @@ class _RingWriter:
 
     def passed_on(self, value: SSAValue) -> SSAValue:
         """
-        Passes `value` on to the next device and returns the previous device's value.
-        The transfer is asynchronous.
+        Sends `value` to the next device and returns the previous device's value. The
+        transfer is asynchronous.
         """
         (result,) = self.add(PermuteOp(value, [self.ring.shard.axis], value.type))
         self.ops[-1].attributes[ASYNCHRONOUS] = UnitAttr()
@@ -156,7 +155,9 @@ class _RingWriter:
         return self.add(built)[0]
 
     def number(self, value: int, layout: Layout) -> SSAValue:
-        """Returns the integer `value` as a value that is the same on every device."""
+        """
+        Returns the integer `value` as a constant that is the same on every device.
+        """
         type_ = with_layout(TensorType(i64, []), Layout(layout.mesh))
         given = {"value": constant_attr(np.array(value))}
         return self.add(operator("Constant").build_op([], [type_], given))[0]
@@ -306,8 +307,8 @@ class PassBlocksOn(RewritePattern):
 def ring_attention(module: ModuleOp, axis: str) -> PassBlocksOn:
     """
     Replaces attention whose keys and values are gathered over `axis` by rings, in
-    place. Returns the pattern, which has the number of rings and the attention that was
-    left.
+    place. Returns the pattern, which counts the rings and has the attention that was
+    not replaced.
     """
     pattern = PassBlocksOn(meshes(module), axis)
     PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(module)

@@ -52,8 +52,8 @@ def _activations(op: Operation) -> tuple[int, ...]:
 
 def _root_mean_square_source(op: Operation) -> SSAValue | None:
     """
-    Returns the x of `mean(x^2)` over the last dimension, or None for any other op. Such
-    a mean is the start of an RMS norm that is written as several ops.
+    Returns x if `op` computes `mean(x^2)` over the last dimension, the start of an RMS
+    norm that is written as several ops. Returns None for any other op.
     """
     if op.name != "onnx.ReduceMean" or not isinstance(op, OnnxOp):
         return None
@@ -75,9 +75,9 @@ def _root_mean_square_source(op: Operation) -> SSAValue | None:
 
 def _norms_of_heads(module: ModuleOp) -> set[Operation]:
     """
-    Returns the normalisations of parts of a token's features, such as heads. Their
-    gradients are included. Such normalisations are inside of blocks, where features are
-    split instead of sequences. A dimension of size 1 before the features also counts as
+    Returns the normalisations of parts of a token's features, such as heads, and their
+    gradients. Such normalisations are inside of blocks, where features are split
+    instead of sequences. A dimension of size 1 before the features also counts as
     heads.
     """
     features = FeatureDims(module)
@@ -135,9 +135,9 @@ class SplitSequence(RewritePattern):
         rewriter: PatternRewriter,
     ) -> None:
         """
-        Requests a split of `source` before the op `first`, and makes later uses take
-        the split. The input of a normalisation also continues as the residual. A
-        normalisation that is written as several ops uses its input several times.
+        Requests a split of `source` before the op `first`, and makes all later ops use
+        the split value: the normalisation, which may consist of several ops, and the
+        residual branch.
         """
         constrain = self._constrain(source, norm)
         if constrain is None:
@@ -154,8 +154,8 @@ class SplitSequence(RewritePattern):
 
     def _constrain(self, source: SSAValue, op: Operation) -> ConstrainOp | None:
         """
-        Returns the op that requests a split of `source`, or None if it has no sequence.
-        Raises DistIRError if the axis does not divide the sequence.
+        Returns the op that requests a split of `source`, or None if `source` has no
+        sequence. Raises DistIRError if the axis does not divide the sequence.
         """
         shape = shape_of(source.type)
         if len(shape) < 2:
@@ -187,8 +187,8 @@ def _split_sequence(
 
 def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
     """
-    Returns the values computed from inputs of normalisations, up to the next
-    contraction. Only values with the same sequence length are included.
+    Returns the values that the ops of `forward` compute from inputs of normalisations
+    before the next contraction, with the same sequence length as these inputs.
     """
     found: set[SSAValue] = set()
     lengths: set[int] = set()
@@ -209,7 +209,10 @@ def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
 
 
 def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
-    """Requests that layers keep values of normalisations in parts for the backward."""
+    """
+    Requests that layers keep values of normalisations in parts for the backward,
+    instead of whole on each device.
+    """
     known = functions(module)
     kept: dict[str, set[int]] = {}
     for backward in known.values():
@@ -231,9 +234,9 @@ def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
 
 def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
     """
-    Requests that the entry function keeps values of normalisations in parts. This
-    concerns values that ops after the loss use, such as the results of the last
-    normalisation before the logits.
+    Requests that the entry function keeps values of normalisations in parts if ops
+    after the loss use them. An example is the result of the last normalisation before
+    the logits.
     """
     loss = _end_of_forward(entry)
     if loss is None:
@@ -258,9 +261,9 @@ def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
 
 def _end_of_forward(entry: FuncOp) -> Operation | None:
     """
-    Returns the op of the entry function that ends the forward of a training step: that of
-    the loss or, if the caller computes it, of the last result whose gradient is given.
-    Returns None if there is none.
+    Returns the op of the entry function that ends the forward of a training step: the
+    op of the loss or, if the caller computes the loss, the op of the last result whose
+    gradient is given. Returns None if there is no such op.
     """
     roles, names = result_roles(entry), result_names(entry)
     taken = {GRADIENT_OF.of(own) for own in argument_attributes(entry)}
@@ -280,9 +283,10 @@ def _end_of_forward(entry: FuncOp) -> Operation | None:
 
 def split_sequences(module: ModuleOp, mesh: Mesh, axis: str, residuals: str) -> None:
     """
-    Requests a split along the sequence for inputs and outputs of normalisations. The
-    split is over the mesh axis `axis`. `residuals` is one of `RESIDUALS` and says
-    whether layers keep residuals in parts. Raises DistIRError.
+    Requests a split along the sequence for inputs and outputs of normalisations, over
+    the mesh axis `axis`. `residuals` is one of `RESIDUALS` and tells whether layers
+    keep residuals in parts. Raises DistIRError if the program has no normalisation, or
+    if the axis does not divide a sequence.
     """
     one_of("way to keep residuals", residuals, RESIDUALS, "sequence-parallel")
     pattern = SplitSequence(mesh, axis, _norms_of_heads(module))

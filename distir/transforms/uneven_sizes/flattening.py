@@ -1,8 +1,8 @@
 """
 Flattens parameters for their updates. An optimizer treats each array element
-separately. A parameter none of whose dimensions can be divided among devices can
-therefore be updated as a one-dimensional tensor that ends in zeros. Its states can be
-stored in the same form. Any number of devices can split such a tensor.
+separately. If no dimension of a parameter can be divided among devices, its update can
+therefore work on a one-dimensional tensor, padded with zeros at the end. Its states can
+be stored in the same form. Any number of devices can split such a tensor.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class UpdateFlattener:
     Flattens updates of a program, in place. Call `flatten` for each update, then
     `finish`. The arguments of an update become flat arguments (`dist.flattened`),
     except for parameters that keep their shape. Gradients and such parameters are
-    flattened before the update. New parameters get their shape back after it.
+    flattened before the update, and new parameters get their shape back after the
+    update.
     """
 
     def __init__(self, function: FuncOp):
@@ -80,8 +81,8 @@ class UpdateFlattener:
 
     def flatten(self, op: UpdateOp, form: Flattened, stored: Sequence[int]) -> None:
         """
-        Flattens an update, and its arguments with the indices `stored`. Other uses of
-        these arguments get them in their original shape.
+        Flattens an update, and its arguments with the indices `stored`. Other ops that
+        use these arguments get them in their original shape.
         """
         for index in stored:
             self.arguments[index] = form
@@ -148,9 +149,9 @@ class UpdateFlattener:
     ) -> SSAValue:
         """
         Returns `value`, which has the parameter's shape, in the form `form`. If
-        `before` is None, `value` is a gradient. It is flattened where it is computed,
-        so that its conversion and its clipping also work on the flat gradient.
-        Otherwise `value` is flattened right before the op `before`.
+        `before` is None, `value` is a gradient. It is flattened right after the op that
+        computes it, so that its conversion and its clipping also work on the flat
+        gradient. Otherwise `value` is flattened right before the op `before`.
         """
         owner = value.owner
         if before is None and isinstance(owner, Operation) and scales(owner):

@@ -4,10 +4,10 @@ heads over four devices become eight. The last two have queries, keys and values
 zeros. 14 query heads that share two key heads become 16: each key head serves eight
 query heads, the last of which is zeros.
 
-Zeros are followed from attention, forwards and backwards, through calls and through ops
-that keep them. They reach the parameters that make queries, keys and values, the
-parameter that takes the result, and the gradients and states of these. Such parameters
-are stored with zeros, which updates keep.
+The rewrite follows the zeros from attention, forwards and backwards, through calls and
+ops that keep zeros. They reach the parameters of the projections before and after
+attention, and the gradients and states of these parameters. Such parameters are stored
+with zeros, and updates keep the zeros.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class PaddedHeads:
     def for_parts(query_heads: int, key_heads: int, parts: int) -> PaddedHeads | None:
         """
         Returns the smallest padding with which `parts` devices can split the heads.
-        Returns None if they can split them without padding. There are two ways to pad.
-        One adds whole groups of a key head and its query heads. The other adds query
-        heads to each group, and every device then has a part of each group.
+        Returns None if they can split the heads without padding. There are two ways to
+        pad: add whole groups of a key head and its query heads, or add query heads to
+        each group so that every device has a part of each group.
         """
         group = query_heads // key_heads
         if key_heads % parts == 0 or group % parts == 0:
@@ -123,9 +123,7 @@ class HeadPadder(ZeroPadder):
     # Which values are padded
 
     def _begin(self, op: Operation) -> None:
-        """
-        Notes the padding of `op`, and of its operands and results, if it is attention.
-        """
+        """If `op` is attention, records the padding of its operands and results."""
         match op:
             case AttentionOp() | AttentionGradOp():
                 sizes = op.sizes
@@ -215,7 +213,7 @@ class HeadPadder(ZeroPadder):
 
     def zeros_of(self, op: Operation) -> PassedZeros | None:
         """
-        Returns the padding of the operands and results of `op`. It follows from the
+        Returns the padding of the operands and results of `op`, derived from the
         operands and results that are already known to be padded. Returns None if `op`
         cannot work on padded values.
         """
@@ -320,7 +318,7 @@ class HeadPadder(ZeroPadder):
 
     def _mask(self, op: Operation, heads: PaddedHeads, build: GradientBuilder) -> None:
         """
-        Makes the results of added heads zero if the added heads attend to real values.
+        Sets the results of added heads to zero if these heads attend to real values.
         """
         if heads.new_key_heads != heads.key_heads:
             return

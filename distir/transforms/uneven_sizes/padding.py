@@ -1,11 +1,11 @@
 """
 Pads dimensions of parameters with zeros, so that a mesh axis can split them. A
-vocabulary of 50257 words over two devices becomes one of 50258. The last row of the
-embedding is then zeros. Ops that take the padded dimension keep the zeros: products
-with zeros are zeros and add nothing to sums, and updates of optimizers keep zeros.
-Logits of added classes become minus infinity before a loss. The loss and its gradient
-are thus the same as without padding. An op that is not known to keep zeros takes the
-dimension without padding.
+vocabulary of 50257 words over two devices becomes one of 50258, and the last row of the
+embedding is zeros. Ops that take the padded dimension keep the zeros: products with
+zeros are zeros and add nothing to sums, and updates of optimizers keep zeros. Logits of
+added classes become minus infinity before a loss, so that the loss and its gradient are
+the same as without padding. An op that is not known to keep zeros takes the dimension
+without padding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DimensionPadder(ZeroPadder):
     """
     Pads dimensions of parameters of a program, in place. `dims` maps indices of
     arguments to the dimension to pad. All these dimensions have the same size. `size`
-    is the new size.
+    is the size after padding.
     """
 
     def __init__(self, function: FuncOp, dims: Mapping[int, int], size: int):
@@ -82,8 +82,8 @@ class DimensionPadder(ZeroPadder):
 
     def _follow(self, op: Operation) -> None:
         """
-        Finds out whether `op` can work on the padded dimension, and which results are
-        padded.
+        Determines whether `op` can work on the padded dimension, and which of its
+        results are then padded.
         """
         given = [self.zeros.get(v) for v in op.operands]
         dims = {i: zeros.dim for i, zeros in enumerate(given) if zeros is not None}
@@ -122,8 +122,8 @@ class DimensionPadder(ZeroPadder):
     @staticmethod
     def _is_alike(way: PassedZeros, given: Sequence[Zeros | None]) -> bool:
         """
-        Whether all padding in `way` is at the end of the dimension, and operands agree
-        with it. `given` has the known padding of the operands.
+        Whether all padding in `way` is at the end of the dimension, and agrees with
+        `given`, the known padding of the operands.
         """
         everywhere = [z for side in way for z in side if z is not None]
         return len({zeros.runs for zeros in everywhere}) == 1 and all(
@@ -132,8 +132,8 @@ class DimensionPadder(ZeroPadder):
 
     def _way_of_update(self, op: UpdateOp, dims: Collection[int]) -> PassedZeros | None:
         """
-        Returns the padding of an update of a padded parameter, or None if it cannot be
-        padded. Its states must have no other use.
+        Returns the padding of an update of a padded parameter, or None if the update
+        cannot be padded. The states of the update must have no other use.
         """
         parameter, gradient, *states = op.tensors
         if (
@@ -186,8 +186,8 @@ class DimensionPadder(ZeroPadder):
 
     def _from_start(self, indices: SSAValue, build: GradientBuilder) -> SSAValue:
         """
-        Returns `indices` with those that count from the end changed to count from the
-        start.
+        Returns `indices` in which negative indices, which count from the end, count
+        from the start instead.
         """
         assert isinstance(indices.type, TensorType)
         count = build.scalar(self.before, indices)
@@ -221,10 +221,10 @@ class DimensionPadder(ZeroPadder):
 
 def class_dimensions(function: FuncOp) -> dict[int, int]:
     """
-    Returns the dimension of a vocabulary in each parameter, by argument index. It is
-    the dimension of the classes in parameters that make the logits of a cross-entropy,
-    and the dimension of the same size in tables that integers look up. Returns an empty
-    dictionary if losses have different numbers of classes.
+    Returns the dimension of the vocabulary in each parameter, by argument index. In
+    parameters that compute the logits of a cross-entropy, this is the dimension of the
+    classes; in tables that integers look up, it is the dimension of the same size.
+    Returns an empty dictionary if losses have different numbers of classes.
     """
     found: dict[int, int] = {}
     pending = [

@@ -1,7 +1,7 @@
 """
 Pads values of a program with zeros, in place. Subclasses of `ZeroPadder` choose the
 values: heads of attention (`head_padding`), or a dimension that parameters share
-(`padding`). Zeros are followed through ops that keep them: products with zeros are
+(`padding`). The padding passes through ops that keep zeros: products with zeros are
 zeros and add nothing to sums, and updates of optimizers keep zeros. An op that is not
 known to keep zeros works on values without padding.
 """
@@ -47,7 +47,7 @@ def zeros_through(
     Returns the padding of all operands and results of `op`, given the padding `zeros`
     of one of them: the result number `index` if `of_result` is set, otherwise the
     operand number `index`. Returns None if `op` does not keep zeros, or if it cannot be
-    made for the larger dimension.
+    built for the larger dimension.
     """
     if not ZEROS_OF_FIRST.of(op) and op.name not in ZEROS_OF_ANY | _OF_ALL:
         return None
@@ -57,8 +57,8 @@ def zeros_through(
 
 def _keeps(op: Operation, found: PassedZeros) -> bool:
     """
-    Whether `op` keeps the padding `found` and can be made for the larger dimension. It
-    keeps it if its results are zero where its operands are padded.
+    Whether `op` can be built for the larger dimension and keeps the padding `found`:
+    its results are zero where its operands are padded.
     """
     operands, results = found
     if op.name in ("onnx.Reshape", "onnx.Expand"):
@@ -98,7 +98,7 @@ def _pads_with_zeros(op: Operation) -> bool:
 
 class ZeroPadder(ABC):
     """
-    Base of rewrites that pad values of a program with zeros. `functions` are the
+    Base class of rewrites that pad values of a program with zeros. `functions` are the
     functions of the program. The last one is the entry function `entry`, which calls
     the others.
     """
@@ -131,8 +131,8 @@ class ZeroPadder(ABC):
         build: GradientBuilder,
     ) -> None:
         """
-        Changes those operands of `op` that depend on the sizes of padded dimensions,
-        such as indices or shapes.
+        Changes the operands of `op` that depend on the sizes of padded dimensions, such
+        as indices or shapes.
         """
 
     @abstractmethod
@@ -219,7 +219,7 @@ class ZeroPadder(ABC):
     def _as(
         self, op: Operation, ways: list[Zeros | None], build: GradientBuilder
     ) -> list[SSAValue]:
-        """Returns the operands of `op` with the padding `ways`."""
+        """Returns the operands of `op` with the padding in `ways`."""
         found: list[SSAValue] = []
         for value, zeros in zip(op.operands, ways, strict=True):
             if zeros is not None and self.zeros.get(value) == zeros:
@@ -231,7 +231,9 @@ class ZeroPadder(ABC):
         return found
 
     def _give(self, op: Operation, ways: list[Zeros | None]) -> None:
-        """Replaces the operands of `op` by the same values with the padding `ways`."""
+        """
+        Replaces the operands of `op` by the same values with the padding in `ways`.
+        """
         if any(v in self.zeros for v in op.operands) or any(ways):
             op.operands = self._as(op, ways, _builder(op))
 
@@ -250,8 +252,8 @@ class ZeroPadder(ABC):
 
     def _finish(self, arguments: dict[int, tuple[Zeros, tuple[int, ...]]]) -> None:
         """
-        Pads the program's results that update padded arguments. Both the results and
-        the arguments get attributes that describe the padding.
+        Pads the program's results that update padded arguments, and sets attributes
+        that describe the padding on these results and arguments.
         """
         function, end = self.entry, return_op(self.entry)
         padded = {

@@ -1,9 +1,9 @@
 """
-Carries the padding of a dimension through an op, by the op's sharding rule. A dimension
-is padded in runs, pairs of a number of elements and a number of zeros after them. For
-example, 14 heads of 64 features in two groups of 7 heads, each padded with one head of
-zeros, are `((448, 64), (448, 64))`. A reshape to heads and features turns this into
-`((7, 1), (7, 1))`. A product with the dimension does not change it.
+Propagates the padding of a dimension through an op, by the op's sharding rule. A
+dimension is padded in runs: pairs of a number of elements and a number of zeros after
+them. For example, 14 heads of 64 features in two groups of 7 heads, each group padded
+with one head of zeros, are `((448, 64), (448, 64))`. A reshape to heads and features
+turns this into `((7, 1), (7, 1))`. A product with the dimension does not change it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Zeros(NamedTuple):
 
 class PassedZeros(NamedTuple):
     """
-    The padding of each operand and each result of an op, or None for those without
+    The padding of each operand and each result of an op; None for values without
     padding.
     """
 
@@ -66,7 +66,7 @@ def passed(rule: Rule, of_result: bool, index: int, zeros: Zeros) -> PassedZeros
     """
     Returns the padding of all operands and results of an op with the sharding rule
     `rule`. `zeros` is the padding of the result at `index` with `of_result`, else of
-    the operand at `index`. Returns None if the rule cannot carry the padding to the
+    the operand at `index`. Returns None if the rule cannot propagate the padding to the
     other values.
     """
     own = (rule.results if of_result else rule.operands)[index]
@@ -94,8 +94,8 @@ def passed(rule: Rule, of_result: bool, index: int, zeros: Zeros) -> PassedZeros
 
 def _core(dim: Dim, rule: Rule, runs: Runs) -> tuple[Dim, Runs] | None:
     """
-    Returns the smallest group of factors of a dimension that has its padding, and their
-    runs. Returns None if the sizes of the factors do not fit the runs.
+    Returns the smallest group of factors of a dimension that has its padding, and the
+    runs of this group. Returns None if the sizes of the factors do not fit the runs.
     """
     left = [f for f in dim if rule.factors[f].size > 1]
     if prod(rule.factors[f].size for f in left) != elements_in(runs):
@@ -119,7 +119,7 @@ def _core(dim: Dim, rule: Rule, runs: Runs) -> tuple[Dim, Runs] | None:
 def _within(dim: Dim, factors: Dim, runs: Runs, rule: Rule) -> Runs | None:
     """
     Returns the runs of the dimension `dim`, given the runs of some of its factors.
-    Returns None if `dim` does not have all of `factors`, one after another.
+    Returns None unless `dim` has all of `factors`, one after another.
     """
     own = [f for f in dim if rule.factors[f].size > 1 or f in factors]
     begin = own.index(factors[0]) if factors[0] in own else len(own)

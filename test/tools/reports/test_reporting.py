@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from threading import Event
 
 import pytest
@@ -60,3 +61,12 @@ def test_long_work_is_named_where_there_is_no_terminal(
     with error, reporting.progress("running b.mlir"):
         raise ValueError("of the block")
     assert len([line for line in printed if "a.mlir" in line]) == count
+
+
+def test_a_notebook_does_not_take_tables_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    text = StringIO()
+    reporting.table(("plan", "time"), [("d=2", "4 ms")], text)
+    assert "d=2" in text.getvalue()

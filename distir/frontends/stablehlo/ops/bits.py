@@ -1,6 +1,6 @@
 """
-Conversions of shifts, and of integers whose bits are read as floats. The random numbers
-of `jax.random` are made of these ops.
+Conversions of shifts, and of integers whose bits are read as floats. `jax.random` makes
+random numbers with these ops.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ def _shift(call: HloCall) -> LazyTensor:
 @converts("stablehlo.bitcast_convert")
 def _bitcast(call: HloCall) -> LazyTensor:
     """
-    Converts the bits of a known tensor, and those of a float in [1, 2) that are made of
-    a random mantissa, as `jax.random` makes them: 1 + mantissa / 2^23, which is exact.
+    Converts reading the bits of a tensor as another type. Supports known tensors, and
+    floats in [1, 2) that `jax.random` makes from a random mantissa: 1 + mantissa /
+    2^23, which is exact. Raises UnsupportedError for others.
     """
     [x], element = call.operands, call.element()
     if x.element == element:
@@ -84,10 +85,7 @@ def _bitcast(call: HloCall) -> LazyTensor:
 
 
 def _mantissa(value: SSAValue) -> SSAValue | None:
-    """
-    Returns the integer m < 2^23 if `value` is m with the bits of 1.0, which `or` adds,
-    else None.
-    """
+    """Returns m if `value` is `m | bits of 1.0` with an integer m < 2^23, else None."""
     if not isinstance(value, OpResult) or value.op.name != "onnx.BitwiseOr":
         return None
     for number, other in (value.op.operands, reversed(value.op.operands)):
@@ -98,7 +96,7 @@ def _mantissa(value: SSAValue) -> SSAValue | None:
 
 
 def _is_short(value: SSAValue) -> bool:
-    """Whether `value` was shifted right so far that it has at most 23 bits."""
+    """Whether `value` is the result of a right shift that leaves at most 23 bits."""
     if not isinstance(value, OpResult) or value.op.name != "onnx.BitShift":
         return False
     amount = constant_of(value.op.operands[1])

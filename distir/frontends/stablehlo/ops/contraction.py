@@ -38,8 +38,9 @@ def product(
 ) -> LazyTensor:
     """
     Returns the sum of products over the inner dimensions of the two operands. The
-    result has the batch dimensions first, then the other dimensions of the left and of
-    the right operand. A plain matrix product becomes a MatMul, any other one an Einsum.
+    result has the batch dimensions first, then the remaining dimensions of the left and
+    of the right operand. A plain matrix product becomes a MatMul, any other product an
+    Einsum.
     """
     build, element = call.build, call.element()
     left, right = (operand_of(call, i) for i in (0, 1))

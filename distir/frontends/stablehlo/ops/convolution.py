@@ -26,9 +26,9 @@ _SIDE = re.compile(r"\[([^\]]*)\]")
 def _convolution(call: HloCall) -> LazyTensor:
     """
     Converts a convolution to a Conv of an input [batch, features, ...] and a kernel
-    [outputs, inputs, ...]. Gradients are convolutions too: for the gradient of the
-    input the left operand is dilated, and for that of the kernel batch and features are
-    exchanged. Groups along the batch become groups of features.
+    [outputs, inputs, ...]. Gradients are convolutions too: the input's gradient dilates
+    the left operand, and the kernel's gradient exchanges batch and features. Groups
+    along the batch become groups of features.
     """
     build, element = call.build, call.element()
     sides = _SIDE.findall(attributes.text(call.attribute("dimension_numbers")))
@@ -89,10 +89,9 @@ def _order(names: Sequence[str], wanted: Sequence[str]) -> list[int]:
 @dataclass(frozen=True)
 class PoolingWindows:
     """
-    Windows that move over some dimensions of a tensor of shape `sizes`, like the
-    windows of a pooling that move over space.
+    The windows of a pooling over some dimensions of a tensor of shape `sizes`.
 
-    - `order`: the dimensions of the tensor, with those that windows move over last;
+    - `order`: the dimensions of the tensor, with the pooled dimensions last;
     - `kernel`, `strides`, `pads`: as in ONNX.
     """
 
@@ -106,8 +105,8 @@ class PoolingWindows:
     def of(call: HloCall) -> PoolingWindows:
         """
         Returns the windows of an op over its first operand. Raises UnsupportedError for
-        dilated windows, for elements that are not floats, and for windows over all but
-        one dimension.
+        dilated windows, for elements that are not floats, and if fewer than two
+        dimensions lie outside the windows.
         """
         window, strides, pads = _window_attributes(call)
         rank, element = len(window), call.operands[0].element
@@ -137,7 +136,7 @@ class PoolingWindows:
 
     def merged(self, shape: Sequence[int]) -> list[int]:
         """
-        Returns the shape [batch, features, ...] in which ONNX takes a tensor of shape
+        Returns the shape [batch, features, ...] that ONNX uses for a tensor of shape
         `shape`.
         """
         sizes = [shape[dim] for dim in self.order]
@@ -215,9 +214,8 @@ def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
 @converts("stablehlo.select_and_scatter")
 def _select_and_scatter(call: HloCall) -> LazyTensor:
     """
-    Converts the gradient of a pooling with maxima. Raises UnsupportedError if the op
-    selects other elements than the largest ones, or combines them by another operation
-    than a sum.
+    Converts the gradient of a max pooling. Raises UnsupportedError if the op selects
+    elements other than the largest, or combines gradients otherwise than by a sum.
     """
     chosen, combined = (
         [call.converter.name_of(op) for op in call.body(index)] for index in (0, 1)
@@ -275,8 +273,8 @@ def _doubled(
     call: HloCall, value: SSAValue, operator: str, dim: int, *, is_reverse: bool
 ) -> SSAValue:
     """
-    Returns the cumulative reduction of `value` along `dim`. Each round combines every
-    element with the one that is twice as far away as in the round before.
+    Returns the cumulative reduction of `value` along `dim` by `operator`. Each round
+    combines every element with the element at twice the previous round's distance.
     """
     build, shape, element = call.build, call.shape(), call.element()
     size, step = shape[dim], 1

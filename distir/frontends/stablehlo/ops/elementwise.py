@@ -114,8 +114,8 @@ def combined(
     **attrs: Any,
 ) -> LazyTensor:
     """
-    Returns the elementwise ONNX op `name` of `operands`, which are not broadcast
-    explicitly.
+    Adds the elementwise ONNX op `name` on `operands`, and returns its result. The op
+    broadcasts the operands implicitly.
     """
     values = [call.build.base(operand) for operand in operands]
     shape = np.broadcast_shapes(*[operand.base for operand in operands])
@@ -156,8 +156,8 @@ def _elementwise(call: HloCall, *, name: str, operator: str) -> LazyTensor:
 
 def _neutral(name: str, operands: Sequence[LazyTensor]) -> LazyTensor | None:
     """
-    Returns the operand that the op leaves unchanged, such as x in x + 0, or None. Only
-    the sign of a zero may differ.
+    Returns the operand that equals the result, such as x in x + 0, or None. Only the
+    sign of a zero may differ.
     """
     if name not in ("add", "multiply", "subtract", "divide") or len(operands) != 2:
         return None
@@ -247,9 +247,9 @@ _FORMATS = {(11, 52): f64, (8, 23): f32, (8, 7): bf16, (5, 10): f16}
 @converts("stablehlo.reduce_precision")
 def _reduce_precision(call: HloCall) -> LazyTensor:
     """
-    Converts the rounding of a tensor to a format with fewer bits. It becomes a cast to
-    the format and back. If the format holds all numbers of the element type, as for
-    values that `jax.checkpoint` saves by name, nothing is left of it.
+    Converts the rounding of a tensor to a format with fewer bits to a cast and a cast
+    back. Returns the operand itself if the format holds all numbers of the element
+    type, as for values that `jax.checkpoint` saves by name.
     """
     [x], element = call.operands, call.element()
     bits = call.integer("exponent_bits"), call.integer("mantissa_bits")
@@ -283,8 +283,8 @@ def _expm1(call: HloCall) -> LazyTensor:
 @converts("stablehlo.log_plus_one")
 def _log1p(call: HloCall) -> LazyTensor:
     """
-    Converts to `log(u)` with `u = 1 + x`, times `x / (u - 1)` where `u` was rounded, and
-    to `x` where `u` is 1 (Kahan's formula).
+    Converts to `log(u)` with `u = 1 + x`, times `x / (u - 1)` where `u` was rounded,
+    and to `x` where `u` is 1 (Kahan's formula).
     """
     [x], element, one = call.operands, call.element(), one_of(call)
     more = combined(call, "Add", [x, one], element)
@@ -323,8 +323,9 @@ _FAR = (
 @converts("chlo.erf_inv")
 def _erf_inv(call: HloCall) -> LazyTensor:
     """
-    Converts by two polynomials of `w = -log(1 - x^2)`, for w below 5 and above (M.
-    Giles, Approximating the erfinv function). They are for floats in 32 bits.
+    Converts to two polynomials of `w = -log(1 - x^2)`, for w below 5 and for larger w
+    (M. Giles, Approximating the erfinv function). They have the precision of 32-bit
+    floats.
     """
     [x], element = call.operands, call.element()
     if element not in (f32, f16, bf16):
@@ -386,8 +387,8 @@ def _remainder(call: HloCall) -> LazyTensor:
 @converts("stablehlo.round_nearest_afz")
 def _round_half_away(call: HloCall) -> LazyTensor:
     """
-    Converts the rounding that takes halves away from zero. The fraction is compared with
-    a half: a sum with a half would be rounded itself.
+    Converts rounding that takes halves away from zero. The fraction is compared with a
+    half, because adding a half to the number would itself round.
     """
     [x], element = call.operands, call.element()
     half = LazyTensor.known(np.array(0.5), (), element)

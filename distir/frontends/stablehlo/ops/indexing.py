@@ -43,8 +43,8 @@ def known_starts(
     starts: Sequence[LazyTensor], shape: Sequence[int], sizes: Sequence[int]
 ) -> list[int | None]:
     """
-    Returns the first position of a slice in each dimension, or None where it is not
-    known. Positions are clamped so that the slice fits, as StableHLO defines it. A
+    Returns the first position of a slice in each dimension, or None where the position
+    is unknown. Positions are clamped so that the slice fits, as StableHLO defines. A
     slice of a whole dimension begins at 0.
     """
     found: list[int | None] = []
@@ -57,7 +57,7 @@ def known_starts(
 def positions(call: HloCall, start: LazyTensor, size: int, whole: int) -> SSAValue:
     """
     Returns the `size` positions from `start` on as a vector [size]. `start` is clamped
-    so that they fit into a dimension of size `whole`.
+    so that all positions fit into a dimension of size `whole`.
     """
     build = call.build
     first = clamped(call, build.cast(build.base(start), i64), whole - size)
@@ -105,8 +105,8 @@ def _row_replaced(
     operand: LazyTensor, update: LazyTensor, index: int
 ) -> LazyTensor | None:
     """
-    Returns the tensor with row `index` replaced, without materializing it, or None if
-    `update` is not exactly one row.
+    Returns `operand` with row `index` replaced by `update`, without materializing the
+    tensor. Returns None if `update` is not exactly one row.
     """
     if update.shape != (1, *operand.shape[1:]):
         return None
@@ -139,9 +139,10 @@ def _replaced_where(
     call: HloCall, operand: LazyTensor, update: LazyTensor, starts: Sequence[LazyTensor]
 ) -> LazyTensor:
     """
-    Returns a tensor with a part replaced at positions that are not known. Along each
-    dimension the elements of `update` are gathered to the positions of the result, and
-    selected where the positions lie inside the part.
+    Returns `operand` with `update` written from the positions `starts` on, some of
+    which are unknown before the program runs. Along each dimension, a gather shifts the
+    elements of `update` to their positions in the result, and a selection keeps
+    `operand` elsewhere.
     """
     build, value = call.build, call.build.whole(update)
     inside: SSAValue | None = None

@@ -29,7 +29,7 @@ class LookUp:
     - `collapsed`: the dimensions of the table that rows lack, because an index selects
       one position there;
     - `indexed`: the dimensions of the table that the numbers of an index refer to;
-    - `table_batch`, `index_batch`: the batch dimensions of the table and those of the
+    - `table_batch`, `index_batch`: the batch dimensions of the table and of the
       indices, in pairs;
     - `vector`: the dimension of the indices that holds the numbers of one index;
     - `sizes`: the size of a row along each dimension of the table.
@@ -49,16 +49,16 @@ class LookUp:
     @property
     def places(self) -> list[int]:
         """
-        The dimensions of the indices, without the one that holds the numbers of an
-        index.
+        The dimensions of the indices, except for the dimension that holds the numbers
+        of an index.
         """
         return [dim for dim in range(len(self.indices)) if dim != self.vector]
 
     @property
     def axis(self) -> int | None:
         """
-        The only indexed dimension, if rows have size 1 there and are whole in all other
-        dimensions; otherwise None.
+        The only indexed dimension of the table, if rows have size 1 there and are whole
+        in all other dimensions; otherwise None.
         """
         whole = all(
             size == self.table[dim] or dim in (*self.indexed, *self.table_batch)
@@ -123,7 +123,7 @@ def _scatter_look_up(call: HloCall) -> LookUp:
 class Indices:
     """
     Indices clamped to their range. `values` has a tensor of shape `places` for each
-    indexed dimension. `inside` tells which indices were in range, or is None if not
+    indexed dimension. `inside` is true for indices that were in range, or None if not
     needed.
     """
 
@@ -190,7 +190,7 @@ def _row_order(found: LookUp, axis: int) -> list[int]:
 
 def _along_order(found: LookUp, axis: int) -> tuple[list[int], list[int]]:
     """
-    For look-ups of single elements along `axis`, returns two lists: for each dimension
+    Returns two lists for look-ups of single elements along `axis`: for each dimension
     of the table, its dimension among the places (-1 for `axis`); and the dimensions of
     the places that belong to no dimension of the table.
     """
@@ -206,8 +206,9 @@ def _aligned_places(
     call: HloCall, found: LookUp, value: SSAValue, axis: int
 ) -> SSAValue:
     """
-    Returns `value`, which has the shape of the places, with the dimensions of the
-    table. The places that belong to no dimension of the table are merged into `axis`.
+    Reorders `value` from the shape of the places to the dimensions of the table, and
+    returns the result. Places that belong to no dimension of the table are merged into
+    `axis`.
     """
     order, free = _along_order(found, axis)
     moved = [*[d for d in order[:axis]], *free, *[d for d in order[axis + 1 :]]]
@@ -231,8 +232,8 @@ def _gather_along(call: HloCall, found: LookUp, table: SSAValue) -> LazyTensor:
 
 def _places_again(call: HloCall, found: LookUp, value: SSAValue, axis: int) -> SSAValue:
     """
-    Returns a value with the dimensions of the table in the shape of the places: the
-    inverse of `_aligned_places`.
+    Reorders `value` from the dimensions of the table to the shape of the places, and
+    returns the result. Inverse of `_aligned_places`.
     """
     order, free = _along_order(found, axis)
     sizes = [found.indices[dim] for dim in found.places]
@@ -243,11 +244,11 @@ def _places_again(call: HloCall, found: LookUp, value: SSAValue, axis: int) -> S
 
 def _tuple_form(found: LookUp) -> tuple[list[int], list[int]]:
     """
-    For a look-up by tuples of indices, returns the order of the table's dimensions
+    Returns, for a look-up by tuples of indices, the order of the table's dimensions
     (batch, indexed, others), and, for each dimension of the rows, its dimension in
     [...batch, ...places, ...others] (-1 for an indexed dimension of size 1). Raises
-    UnsupportedError if a row takes a part of a dimension, or more than one element of
-    an indexed one.
+    UnsupportedError if a row takes only a part of a dimension that is not indexed, or
+    several elements of an indexed dimension.
     """
     indexed = list(found.indexed)
     whole = all(
@@ -283,7 +284,10 @@ def _tuple_form(found: LookUp) -> tuple[list[int], list[int]]:
 
 
 def _tuples(call: HloCall, found: LookUp, indices: Indices) -> SSAValue:
-    """Returns the indices as tuples, of shape [...batch, ...other places, numbers]."""
+    """
+    Returns the indices as tuples of numbers, one number for each indexed dimension of
+    the table. The shape is [...batch, ...other places, numbers].
+    """
     build = call.build
     place = {dim: i for i, dim in enumerate(found.places)}
     batch = [place[dim] for dim in found.index_batch]
@@ -341,7 +345,7 @@ def _scatter(call: HloCall) -> Sequence[LazyTensor]:
 def _scatter_sum(call: HloCall, found: LookUp) -> LazyTensor:
     """
     Converts a scatter that adds rows to the table, such as the gradient of a look-up.
-    Rows whose index is out of range are left out.
+    Skips rows with an index out of range.
     """
     build, element = call.build, call.element()
     start, rows = call.operands[0], build.whole(call.operands[2])
@@ -374,8 +378,8 @@ def _scatter_sum(call: HloCall, found: LookUp) -> LazyTensor:
 
 def _added(call: HloCall, start: LazyTensor, value: SSAValue) -> LazyTensor:
     """
-    Returns `value` added to `start`, the initial tensor of a scatter; `value` itself if
-    `start` is zero.
+    Returns `value` plus `start`, the initial tensor of a scatter. Returns `value`
+    itself if `start` is zero.
     """
     if start.scalar is not None and not start.scalar:
         return LazyTensor.of(value)
@@ -387,7 +391,8 @@ def _scatter_tuples(
     call: HloCall, found: LookUp, rows: SSAValue, indices: Indices
 ) -> SSAValue:
     """
-    Converts a scatter that adds rows at tuples of indices, without the initial tensor.
+    Converts a scatter that adds rows at tuples of indices to a table of zeros. The
+    caller adds the initial tensor.
     """
     build = call.build
     table_order, order = _tuple_form(found)
@@ -415,7 +420,7 @@ def _rows_in_tuple_order(
 def _rows_inside(
     call: HloCall, found: LookUp, rows: SSAValue, inside: SSAValue | None
 ) -> SSAValue:
-    """Returns the rows, with zeros where the index is out of range."""
+    """Returns `rows` with zeros where the index is out of range."""
     if inside is None:
         return rows
     build, own = call.build, LazyTensor.of(rows)
@@ -432,8 +437,8 @@ def _rows_inside(
 def _scatter_into(call: HloCall, found: LookUp, reduction: str) -> LazyTensor:
     """
     Converts a scatter that replaces rows, such as `x.at[i].set(y)`, or combines them
-    with the rows of the table by `reduction`, an attribute of ScatterND. Rows whose
-    index is out of range are left out. Raises UnsupportedError for batch dimensions.
+    with the rows of the table by `reduction`, an attribute of ScatterND. Skips rows
+    with an index out of range. Raises UnsupportedError for batch dimensions.
     """
     build, element = call.build, call.element()
     indices = _indices(call, found, True)

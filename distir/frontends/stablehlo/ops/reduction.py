@@ -70,8 +70,8 @@ def reduced(
     call: HloCall, operand: LazyTensor, operator: str, dims: Sequence[int]
 ) -> LazyTensor:
     """
-    Returns the reduction of a tensor over `dims`, without these dimensions. Dimensions
-    that are only broadcast are not materialized.
+    Returns the reduction of a tensor over `dims`, without these dimensions. Does not
+    materialize dimensions that are only broadcast.
     """
     shape = tuple(s for dim, s in enumerate(operand.shape) if dim not in dims)
     element = operand.element

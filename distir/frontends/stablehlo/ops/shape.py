@@ -24,8 +24,8 @@ def broadcast(
 ) -> LazyTensor:
     """
     Returns a tensor of `shape` in which dimension i of `operand` is dimension
-    `dims[i]`. Only reshapes and transposes become ops; the broadcast itself is left to
-    the ops that use the tensor.
+    `dims[i]`. Adds only reshapes and transposes; the ops that use the tensor broadcast
+    it.
     """
     if count(operand.base) == 1 and operand.rest is None:
         if operand.array is not None:
@@ -46,7 +46,10 @@ def broadcast(
 def reshaped(
     call: HloCall, operand: LazyTensor, base: Shape, shape: Shape
 ) -> LazyTensor:
-    """Returns a tensor of `shape` whose held value or array has the shape `base`."""
+    """
+    Returns a tensor of shape `shape` that reshapes the stored value or array of
+    `operand` to `base`, which broadcasts to `shape`.
+    """
     if operand.array is not None:
         return LazyTensor(shape, operand.element, array=operand.array.reshape(base))
     return LazyTensor.of(call.build.reshape(call.build.base(operand), base), shape)
@@ -68,7 +71,7 @@ def _reshape(call: HloCall) -> LazyTensor:
 
 def _held(operand: LazyTensor, shape: Shape) -> Shape | None:
     """
-    Returns the shape of the operand's held value after a reshape to `shape`. Returns
+    Returns the shape of the operand's stored value after a reshape to `shape`. Returns
     None if the operand must be materialized, because the reshape changes more than
     dimensions of size 1.
     """
@@ -92,8 +95,8 @@ def _transpose(call: HloCall) -> LazyTensor:
 
 def transposed(call: HloCall, operand: LazyTensor, order: Sequence[int]) -> LazyTensor:
     """
-    Returns a tensor with permuted dimensions: dimension i is dimension `order[i]` of
-    `operand`.
+    Returns a tensor with permuted dimensions: dimension i of the result is dimension
+    `order[i]` of `operand`.
     """
     shape = tuple(operand.shape[dim] for dim in order)
     if operand.array is not None:
@@ -128,7 +131,7 @@ def sliced(
 ) -> LazyTensor:
     """
     Returns the part of a tensor from `starts` to before `limits`, with steps `strides`.
-    Each has one number per dimension.
+    Each of the three has one number per dimension.
     """
     shape = tuple(
         max(0, -((start - limit) // stride))
@@ -236,8 +239,8 @@ def padded(
     high: Sequence[int],
 ) -> SSAValue:
     """
-    Returns `value` with `filling` added before (`low`) and after (`high`) it along each
-    dimension. Negative numbers remove elements instead.
+    Returns `value` with copies of `filling` before (`low`) and after (`high`) its
+    elements along each dimension. Negative numbers remove elements instead.
     """
     build, own = call.build, LazyTensor.of(value)
     starts = [max(0, -n) for n in low]

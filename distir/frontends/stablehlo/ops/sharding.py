@@ -20,8 +20,8 @@ def constraint(call: HloCall) -> LazyTensor:
 @converts("stablehlo.custom_call")
 def custom_call(call: HloCall) -> LazyTensor | Sequence[LazyTensor]:
     """
-    Converts a call of `@Sharding`, which is GSPMD's constraint, or the call that marks
-    a value with a name. Raises UnsupportedError for any other target.
+    Converts a call of `@Sharding`, which is GSPMD's constraint, or the call that gives
+    a value a name. Raises UnsupportedError for any other target.
     """
     target = call.target
     if target == "Sharding":

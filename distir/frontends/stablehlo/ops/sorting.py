@@ -40,7 +40,7 @@ def _ordered(
 
 
 def _arguments_of(value: SSAValue) -> set[int]:
-    """Returns the arguments of a block, by index, from which `value` is computed."""
+    """Returns the indices of the block arguments that `value` is computed from."""
     if isinstance(value, BlockArgument):
         return {value.index}
     assert isinstance(value.owner, Operation)
@@ -50,7 +50,7 @@ def _arguments_of(value: SSAValue) -> set[int]:
 @converts("stablehlo.sort")
 def _sort(call: HloCall) -> Sequence[LazyTensor]:
     """
-    Converts a sort by the first operand; the other operands are permuted like it.
+    Converts a sort by the first operand, which permutes the other operands alike.
     Raises UnsupportedError if the comparison uses another operand.
     """
     shape, build = call.shape(), call.build

@@ -1,4 +1,4 @@
 """
 Compares an imported program with its module. `comparison.py` chooses the inputs and
-judges differences.
+judges the differences.
 """

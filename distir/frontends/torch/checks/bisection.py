@@ -1,4 +1,4 @@
-"""Finds the first part of a module whose program computes something else."""
+"""Finds the first part of a module that the program computes wrongly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Recording(ReferenceInterpreter):
-    """An interpreter that records all arrays that ops compute, by scope."""
+    """An interpreter that records the results of all ops as arrays, by scope."""
 
     def run_op(self, op: Any, inputs: PythonValues = ()) -> PythonValues:
         results = super().run_op(op, inputs)
@@ -52,9 +52,9 @@ def first_difference(
     that the program computes wrongly: none of the program's arrays in the part's scope
     equals a result of the part.
 
-    If an input of this part is not found in the program either, the name of the calling
-    part is returned. Returns None if there is no such part. `arguments` are the
-    program's arguments for the call.
+    If the program lacks an input of this part too, returns the name of the calling
+    part. Returns None if all parts agree. `arguments` are the program's arguments for
+    the call.
     """
     recording = _Recording(program)
     call_by_name(recording, entry_function(program).sym_name.data, list(arguments))
@@ -78,9 +78,9 @@ def first_difference(
 
 def _is_missing(wanted: Array, *among: Sequence[Array]) -> bool:
     """
-    Whether no array equals `wanted` up to rounding. Only the first sequence in `among`
-    that has arrays of the same shape is searched; if there is none, the result is
-    False.
+    Whether no array equals `wanted` up to rounding. Searches only the first sequence in
+    `among` that has arrays of the shape of `wanted`, and returns False if there is no
+    such sequence.
     """
     for arrays in among:
         like = [array for array in arrays if array.shape == wanted.shape]
@@ -93,7 +93,7 @@ def _calls_of_parts(
     module: torch.nn.Module, call: ModuleCall, *, training: bool
 ) -> list[tuple[str, tuple[list[Array], list[Array]]]]:
     """
-    Returns the floats that each part got and returned in its first call, by the part's
+    Returns the float inputs and results of each part in its first call, by the part's
     name, in the order in which the calls returned.
     """
     import torch

@@ -1,6 +1,6 @@
 """
-Calls the opaque modules of a training script on this process, and checks the modules
-that communicate by themselves.
+Calls the opaque modules of a training script on this process, and checks modules that
+contain their own communication.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Tensors = Sequence[torch.Tensor]
 
 def live_modules(module: torch.nn.Module, *, check: bool) -> dict[str, OpaqueCalls]:
     """
-    Returns the functions that call the opaque modules of a model, by the names of the
-    modules in programs. If `module` is in evaluation mode, all parts of its opaque
-    modules are trained. With `check`, each module that communicates is compared, at its
-    first call, with itself on one process.
+    Returns callables for the opaque modules of a model, by the names of the modules in
+    programs. If `module` is in evaluation mode, all parts of its opaque modules are
+    trained. With `check`, the first call of each module that communicates is compared
+    with a call on one process.
     """
     return {
         part.key: _CheckedCalls(part, module.training)
@@ -49,8 +49,8 @@ def live_modules(module: torch.nn.Module, *, check: bool) -> dict[str, OpaqueCal
 class _CheckedCalls(OpaqueCalls):
     """
     Calls a module that communicates over a group of processes, and checks the first
-    call. For the check each process gathers the whole tensors of the group and runs the
-    module without a group. Results and gradients must agree.
+    call. For the check each process gathers the group's tensors and runs the module
+    without a group. Results and gradients must agree.
     """
 
     def __init__(self, part: OpaquePart, is_training: bool):
@@ -88,7 +88,7 @@ class _CheckedCalls(OpaqueCalls):
         """
         Compares a call on the parts `inputs` with a call on whole tensors. `how` are
         the keyword arguments of the call. Raises DistIRError on every process of the
-        group if they differ.
+        group if results or gradients differ.
         """
         rule = self._opaque.rule()
         problem: str | None = None
@@ -148,7 +148,7 @@ class _CheckedCalls(OpaqueCalls):
     ) -> tuple[Tensors, list[torch.Tensor | None]]:
         """
         Returns the results of the module and the gradients of its inputs. `given` are
-        the gradients of its results, or None for those of `_cotangents`.
+        the gradients of its results; with None, `_cotangents` makes random ones.
         """
         torch.manual_seed(0)
         with torch.enable_grad():
@@ -160,7 +160,7 @@ class _CheckedCalls(OpaqueCalls):
 
 
 def _cotangents(results: Tensors) -> list[torch.Tensor]:
-    """Returns random gradients of results. They are the same on all processes."""
+    """Returns random gradients for `results`, equal on all processes."""
     generator = torch.Generator().manual_seed(0)
     return [
         torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y) + 0.5
@@ -171,7 +171,8 @@ def _cotangents(results: Tensors) -> list[torch.Tensor]:
 def _copies(placed: Placed, sizes: Mapping[str, int]) -> int:
     """
     Returns the number of processes of a group that hold the same part of a tensor.
-    `placed` has the axes that split the tensor, and `sizes` the axes of the group.
+    `placed` lists the axes that split the tensor, and `sizes` the sizes of the group's
+    axes.
     """
     copies = 1
     for axis, size in sizes.items():
@@ -215,8 +216,7 @@ def _summed(
     value: torch.Tensor, axis: int, group: Any, sizes: Mapping[str, int]
 ) -> torch.Tensor:
     """
-    Returns the sum of `value` over one axis of a group, the one with index `axis` in
-    `sizes`.
+    Returns the sum of `value` over the axis of the group with index `axis` in `sizes`.
     """
     parts = [torch.empty_like(value) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, value.contiguous(), group=group)
@@ -232,8 +232,8 @@ def _summed(
 
 def _difference(what: str, found: torch.Tensor, wanted: torch.Tensor) -> str | None:
     """
-    Returns a message on the difference between two tensors, which `what` names, or None
-    if the difference is within rounding.
+    Returns a message on the difference between two tensors, or None if they differ only
+    by rounding. `what` names the tensors in the message.
     """
     one, other = as_array(found), as_array(wanted)
     if one.shape != other.shape:

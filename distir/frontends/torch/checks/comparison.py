@@ -1,11 +1,11 @@
 """
-Compares programs with the modules that they were imported from, on the example inputs
-and on others.
+Compares imported programs with their PyTorch modules, on the example inputs and on
+other inputs.
 
 Both of PyTorch's exporters can be wrong without an error. The older one loses writes
 through views of a tensor (Longformer's scores). Some modules behave differently while
-they are exported (masks of attention). Python code that runs once is fixed in the
-program forever.
+they are exported (masks of attention). The effect of Python code that runs once is
+fixed in the program.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def compare(
     `other_calls`.
 
     Returns the reason if the comparison was not possible, else None. Raises DistIRError
-    if results differ, or only warns if the user accepts that.
+    if results differ, or only warns if the user accepts the difference.
     """
     if imported.valueless or PYTHON_RANDOM in exported.accepted:
         return None
@@ -102,7 +102,11 @@ def compare(
 def _compared(
     own: ModuleComparison, exported: ExportedModule, trust: Trust, *, same_rows: bool
 ) -> str | None:
-    """Carries out `compare`."""
+    """
+    Compares a program with its module on the example inputs and on other inputs.
+    Returns the reason if this was not possible, else None. Raises DistIRError if
+    results differ.
+    """
     module, example, training = own.module, own.example, own.training
     try:
         if (why := own.why_not) is not None:
@@ -128,8 +132,8 @@ def _compared(
 
 class ProgramDiffers(DistIRError):
     """
-    Raised if a program computes something else than its module: `problem` describes the
-    difference, and the message adds advice.
+    Raised if a program computes other results than its module. `problem` describes the
+    difference; the message adds advice.
     """
 
     def __init__(self, problem: str, advice: str) -> None:
@@ -140,12 +144,12 @@ class ProgramDiffers(DistIRError):
 @dataclass
 class ModuleComparison:
     """
-    A module with the example inputs that its program was imported for.
+    A module, its program, and the example inputs of the import.
 
     - `imported`: the program;
-    - `training`: whether the program is that of the module in its current modes; if
-      not, in evaluation mode;
-    - `exporter`: which of PyTorch's exporters wrote it, for messages.
+    - `training`: whether the program is for the module's current modes; if not, it is
+      for evaluation mode;
+    - `exporter`: the one of PyTorch's exporters that wrote the program, for messages.
     """
 
     module: torch.nn.Module
@@ -180,7 +184,9 @@ class ModuleComparison:
 
     @cached_property
     def program(self) -> ModuleOp | None:
-        """The program with dropout removed, or None if it uses the masks of dropout."""
+        """
+        The program without dropout, or None if the program uses the masks of dropout.
+        """
         from xdsl.rewriter import Rewriter
 
         module = self.imported.module
@@ -238,8 +244,8 @@ class ModuleComparison:
 
     def check(self, call: ModuleCall, wanted: Sequence[Array]) -> None:
         """
-        Raises DistIRError if the program's results for `call` differ from `wanted`, the
-        results of the module, by more than rounding.
+        Raises DistIRError if the program's results for `call` differ by more than
+        rounding from `wanted`, the results of the module.
         """
         arguments = self._arguments(call)
         assert arguments is not None
@@ -273,10 +279,9 @@ class ModuleComparison:
         self, wanted: Sequence[Array], calls: Iterable[ModuleCall]
     ) -> None:
         """
-        Checks the program on the first of `calls` that the module can run. If the
-        results on the example inputs, `wanted`, are finite, the results of the call
-        must be finite too, else the next call is tried. Raises DistIRError if results
-        differ.
+        Checks the program on the first of `calls` that the module can run. If `wanted`,
+        the results on the example inputs, are finite, skips calls with results that are
+        not finite. Raises DistIRError if results differ.
         """
         is_finite = all(map(_is_finite, wanted))
         for call in calls:
@@ -299,8 +304,8 @@ class ModuleComparison:
 
     def _beginning(self, call: ModuleCall, arguments: Sequence[Array]) -> str | None:
         """
-        Returns the name of the part of the module in which the difference begins, or
-        None if it is not found.
+        Returns the name of the part of the module where the difference begins, or None
+        if the part is not found.
         """
         from distir.frontends.torch.checks.bisection import first_difference
 
@@ -310,7 +315,7 @@ class ModuleComparison:
         )
 
     def _advice(self, kind: str) -> str:
-        """Returns advice for a difference that begins in a part of the class `kind`."""
+        """Returns advice for a difference that begins in a part of class `kind`."""
         config: Any = getattr(self.module, "config", None)
         attention = getattr(config, "_attn_implementation", None)
         if attention not in (None, "eager") and "attention" in kind.lower():

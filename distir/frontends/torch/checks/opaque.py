@@ -1,10 +1,11 @@
 """
-Checks the sharding rules of opaque modules, and runs opaque modules in programs on
-arrays.
+Checks the sharding rules of opaque modules, and runs opaque modules on arrays for the
+interpreter.
 
 A check runs the module on its inputs from a run of the model: once on whole tensors,
-and once on two or more parts along each dimension that its rule allows to split.
-Results and gradients of the parts, combined by the rule, must equal those of the whole.
+and once on two or more parts along each dimension that its rule allows to split. The
+parts' results and gradients, combined by the rule, must equal the results and gradients
+of the whole tensors.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def check_opaque(parts: Sequence[OpaquePart]) -> list[str]:
 
 
 class _RuleCheck:
-    """The check of one module's rule, with the inputs of one call."""
+    """The check of one module's sharding rule, with the inputs of one call."""
 
     def __init__(self, part: OpaquePart, call: ObservedCall):
         self.part, self.call = part, call
@@ -70,8 +71,8 @@ class _RuleCheck:
 
     def run(self) -> str | None:
         """
-        Runs the check. Returns the reason if the rule cannot be checked, else None.
-        Raises DistIRError if the rule is wrong.
+        Runs the check. Returns the reason if the sharding rule cannot be checked, else
+        None. Raises DistIRError if the rule is wrong.
         """
         torch.manual_seed(0)
         before = torch.get_rng_state()
@@ -92,9 +93,9 @@ class _RuleCheck:
 
     def _check(self, name: str, count: int, gradients: Tensors, whole: Tensors) -> None:
         """
-        Raises DistIRError unless the module gives the same on `count` parts of the
-        dimension `name`. `gradients` are those of its results; `whole` are the results
-        and the gradients of the inputs on whole tensors.
+        Raises DistIRError unless the module computes the same on `count` parts along
+        the dimension `name`. `gradients` are the gradients of its results; `whole` are
+        the results and the gradients of the inputs on whole tensors.
         """
         inputs = self._parts(self.inputs, self.rule.operands, name, count)
         given = self._parts(gradients, self.rule.results, name, count)
@@ -152,7 +153,9 @@ class _RuleCheck:
         )
 
     def _gradients(self, inputs: Tensors, gradients: Tensors) -> list[torch.Tensor]:
-        """Returns the gradient of each input; zeros for an input without one."""
+        """
+        Returns the gradient of each input, and zeros for an input without a gradient.
+        """
         with torch.enable_grad():
             leaves = as_leaves(inputs)
             found = gradients_of(self._called(leaves), gradients, leaves)
@@ -165,8 +168,8 @@ class _RuleCheck:
         self, tensors: Tensors, dims: Sequence[NamedDims], name: str, count: int
     ) -> list[list[torch.Tensor]]:
         """
-        Returns the tensors of each of the `count` parts along dimension `name`. `dims`
-        names the dimensions of each of `tensors`.
+        Splits `tensors` into `count` parts along the dimension `name`, and returns the
+        tensors of each part. `dims` names the dimensions of each tensor.
         """
         split = [
             self._split(t, d, name, count) for t, d in zip(tensors, dims, strict=True)
@@ -190,7 +193,7 @@ class _RuleCheck:
         self, parts: Tensors, dims: NamedDims, name: str, like: torch.Tensor
     ) -> torch.Tensor:
         """
-        Returns the tensor that consists of `parts` along dimension `name`: their
+        Returns the whole tensor for its `parts` along dimension `name`: their
         concatenation, or their sum if the tensor lacks that dimension. The result has
         the shape of `like`.
         """
@@ -215,9 +218,9 @@ def modules_on_arrays(
     parts: Sequence[OpaquePart], *, training: bool
 ) -> Mapping[str, OpaqueModule]:
     """
-    Returns functions that call opaque modules on arrays, by the names of the modules in
-    programs. With `training`, modules keep their current modes. They run without
-    dropout.
+    Returns a function for each opaque module, which calls the module on arrays without
+    dropout. Keys are the names of the modules in programs. With `training`, modules
+    keep their current modes.
     """
     return {part.key: _OnArrays(part, training) for part in reversed(parts)}
 

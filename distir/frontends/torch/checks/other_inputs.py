@@ -1,4 +1,4 @@
-"""Makes other inputs for a module: like its example inputs, but with other values."""
+"""Makes inputs for a module that resemble its example inputs but have other values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ def other_calls(call: ModuleCall, *, same_rows: bool = False) -> Iterator[Module
     memory.
 
     - Floats have the mean and deviation of the example. If the example has no negative
-      numbers, they are drawn from its range.
+      numbers, new floats are drawn from its range.
     - Integers are drawn from the example's range. In the second call, each row's
-      numbers are permuted instead (places for the features of an image, for instance,
-      keep their number). With `same_rows` only the second call is yielded.
+      numbers are permuted instead, so that their counts stay (such as the number of
+      places for features of an image). With `same_rows` only the second call is
+      yielded.
     - Masks (two values, or floats that are not finite) exchange their rows. Positions
-      and bounds (one dimension that increases) stay as they are.
+      and bounds (one dimension that increases) stay unchanged.
     """
     for rows in (True,) if same_rows else (False, True):
         generator = np.random.default_rng(0)
@@ -61,7 +62,7 @@ def _is_mask(tensor: torch.Tensor) -> bool:
 
 def _increases(tensor: torch.Tensor) -> bool:
     """
-    Whether a tensor is a single number, or its numbers increase, as positions and
+    Whether a tensor is a single number or has increasing numbers, as positions and
     bounds do.
     """
     flat = tensor.reshape(-1)

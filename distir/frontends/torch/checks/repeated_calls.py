@@ -1,6 +1,6 @@
 """
 Finds modules in training mode whose calls differ from each other, or that update
-buffers. A program always does the same, and updates only buffers of batch
+buffers. A program always computes the same, and updates only the buffers of batch
 normalisation.
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 def call_twice(module: nn.Module, call: ModuleCall, trust: Trust) -> list[Array]:
     """
-    Returns the results of a module in its current modes, after a second call with the
-    same inputs has been compared.
+    Calls a module twice in its current modes with the same inputs, and returns its
+    results.
 
-    Raises DistIRError, unless the user accepts it, if Python code counts the calls, if
-    a buffer changes, or if the second call returns something else.
+    Raises DistIRError if Python code counts the calls, if a buffer changes, or if the
+    second call returns other results, unless the user accepts this.
     """
     assignments, writes = Assignments(module), BufferWrites(module)
     with comparable(module, training=True):

@@ -27,7 +27,7 @@ def write_bags(program: torch.export.ExportedProgram) -> None:
     """
     Replaces sums, means and maxima over bags of rows of a table, in place.
 
-    Some bags stay for the exporter: maxima over bags of different lengths or with
+    Leaves some bags to the exporter: maxima over bags of different lengths or with
     padding, and bags whose gradients are divided by the frequency of a row.
     """
     graph = program.graph
@@ -42,8 +42,8 @@ def write_bags(program: torch.export.ExportedProgram) -> None:
 
 def _write(program: torch.export.ExportedProgram, node: torch.fx.Node) -> None:
     """
-    Replaces the first result of `node`, the op of an EmbeddingBag. The other results
-    only serve PyTorch's backward; a node that uses them stays.
+    Replaces the first result of `node`, the op of an EmbeddingBag. Leaves a node
+    unchanged if its other results, which PyTorch's backward reads, are used.
     """
     used = [user for user in node.users if user.users]
     if any(u.target is not operator.getitem or u.args[1] != 0 for u in used):
@@ -83,8 +83,8 @@ def _write(program: torch.export.ExportedProgram, node: torch.fx.Node) -> None:
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
     """
-    Returns the arguments of an op by name. Omitted ones get the defaults of the op's
-    schema.
+    Returns the arguments of an op by name. Omitted arguments have the defaults of the
+    op's schema.
     """
     target: Any = node.target
     found: dict[str, Any] = {"padding_idx": None}
@@ -100,7 +100,7 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 def _equal_length(offsets: torch.fx.Node, indices: torch.fx.Node) -> int | None:
     """
-    Returns the length of all bags if the offsets are 0, n, 2n, ..., as for a table of
+    Returns the length n of all bags if the offsets are 0, n, 2n, ..., as for a table of
     indices. Returns None for other offsets.
     """
     if offsets.target is not torch.ops.aten.arange.start_step:
@@ -115,7 +115,7 @@ def _equal_length(offsets: torch.fx.Node, indices: torch.fx.Node) -> int | None:
 def _before_flattening(indices: torch.fx.Node, length: int) -> torch.fx.Node:
     """
     Returns the table of indices that `indices` was flattened from, so that its rows
-    stay apart. Returns `indices` itself if it is not such a table with rows of
+    stay separate. Returns `indices` itself if there is no such table with rows of
     `length`.
     """
     flattened = (torch.ops.aten.reshape.default, torch.ops.aten.view.default)
@@ -135,7 +135,7 @@ def _equal_bags(
 ) -> Tensor:
     """
     Returns the sum, mean or maximum (`mode`) over bags of equal length. `words` [n,
-    length] are indices of rows in `table`; rows with the index `padding` are left out.
+    length] are indices of rows in `table`. Leaves out rows with the index `padding`.
     """
     rows = torch.ops.aten.embedding.default(table, words)
     if mode == _MAX:
@@ -159,8 +159,8 @@ def _bags(
     padding: int | None,
 ) -> Tensor:
     """
-    Returns the sums or means of bags of `words` [n]. `starts` are the positions at
-    which bags begin. They are a product with the matrix [bags, n] that is one where a
+    Returns the sums or means over bags of `words` [n]. `starts` are the positions at
+    which bags begin. Computes a product with the matrix [bags, n] that is one where a
     word is in a bag.
     """
     rows = torch.ops.aten.embedding.default(table, words)

@@ -1,9 +1,9 @@
 """
 Exports `nn.Transformer` with attention masks that the call does not mark as causal.
 
-PyTorch's layers read the values of such a mask to see whether it is causal: attention
-may then use a kernel that needs no mask. The exporter has no values of tensors. During
-an export, such a mask is therefore handled like any other mask, which gives the same
+PyTorch's layers read the values of a mask to detect a causal mask, because attention
+may then use a kernel without a mask. The exporter has no values of tensors. During an
+export, such a mask is therefore handled like any other mask, which computes the same
 numbers.
 """
 
@@ -37,5 +37,5 @@ def masks_as_they_are() -> Generator[None]:
 def _is_causal(
     mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
 ) -> bool:
-    """Whether the caller says that a mask is causal."""
+    """Whether the caller declares a mask causal."""
     return is_causal is True

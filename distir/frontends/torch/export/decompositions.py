@@ -1,11 +1,11 @@
 """
 Replaces PyTorch operations that the newer exporter cannot write by operations that it
-can.
+can write.
 
 For such operations the exporter traces a program a second time, which takes longer than
-all of its other work. Most programs have few of them, so they are replaced one by one
-here. One of them is `as_strided`, which refers to positions in memory; models use it
-for overlapping windows, and PyTorch for pooling.
+all of its other work. Most programs have few of them, so this file replaces them one by
+one. An example is `as_strided`, which refers to positions in memory; models use it for
+overlapping windows, and PyTorch for pooling.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
     reads its library of functions once per process, and traces a program a second time
     only if `decompose` cannot handle it.
 
-    Yields a list to which the final form of each exported program is added.
+    Yields a list that receives the final form of each exported program.
     """
     from torch.onnx._internal.exporter import _fx_passes
     from torch.onnx._internal.exporter._registration import ONNXRegistry
@@ -97,8 +97,8 @@ def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
 def _without_signatures() -> Generator[None]:
     """
     A context manager inside which functions of the exporter's library have only their
-    domain as `function_ir`. Nothing else of it is needed while the library is read, and
-    the rest is made from the source text of 500 functions, which is slow.
+    domain as `function_ir`. Reading the library needs nothing else, and the full
+    property is slow: it parses the source text of 500 functions.
     """
     from onnxscript._internal.values import TracedOnnxFunction
 
@@ -119,9 +119,8 @@ def _without_signatures() -> Generator[None]:
 
 def _unsqueeze_complex(x: onnxscript.FLOAT, dim: int) -> Any:
     """
-    Writes `unsqueeze` of complex numbers, which are pairs along a last dimension. The
-    exporter can write most operations on them, but not this one, which rotary
-    embeddings use.
+    Writes `unsqueeze` of complex numbers, which are pairs along the last dimension.
+    Rotary embeddings use this operation, which the exporter cannot write.
     """
     write: Any = onnxscript.onnx_opset.opset18.Unsqueeze
     return write(x, [dim if dim >= 0 else dim - 1])
@@ -141,7 +140,8 @@ def _scalar_tensor(
     """
     Writes a Python number as a constant of the type `dtype`, given as ONNX's number of
     the type. The exporter's own function would first round the number to 32 bits. A
-    complex number is a pair of its parts, as the exporter has all complex tensors.
+    complex number becomes a pair of its parts, as in all complex tensors of the
+    exporter.
     """
     from onnx import helper, numpy_helper
 
@@ -160,8 +160,8 @@ def _scalar_tensor(
 @functools.cache
 def _known(registry: ONNXRegistry) -> tuple[set[Any], dict[Any, Callable[..., Any]]]:
     """
-    Returns the operations that the exporter can write, and the decompositions of
-    others.
+    Returns the operations that the exporter can write, and decompositions of other
+    operations.
     """
     from torch.onnx._internal.exporter import _decomp
 
@@ -172,7 +172,7 @@ def _known(registry: ONNXRegistry) -> tuple[set[Any], dict[Any, Callable[..., An
 
 def decompose(program: torch.export.ExportedProgram, registry: ONNXRegistry) -> bool:
     """
-    Replaces the operations of a program that the exporter cannot write, in place.
+    Replaces, in place, the operations of a program that the exporter cannot write.
     Returns False, and leaves the program unchanged, if this is not possible or the
     program writes to tensors in place.
     """
@@ -225,7 +225,10 @@ def _body(
 
 
 def _inline(graph: torch.fx.Graph, region: torch.fx.Node, body: torch.fx.Graph) -> None:
-    """Expands a region in place. Stop-gradient markers are already in the graph."""
+    """
+    Replaces the call of a region by its body, in place. Stop-gradient markers are
+    already in the graph.
+    """
     inputs = iter(region.args[2:])
     made: dict[torch.fx.Node, Any] = {}
     results: Any = ()
@@ -344,7 +347,7 @@ def _written(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
     )
 
     def elements(sizes: Sequence[int], strides: Sequence[int]) -> Tensor:
-        """Returns the positions in memory of the elements of one row, in order."""
+        """Returns the memory positions of the elements of one row, in order."""
         found = torch.full((1,), offset, dtype=torch.int64)
         for size, stride in zip(sizes, strides, strict=True):
             found = (found.unsqueeze(-1) + torch.arange(size) * stride).reshape(-1)
@@ -365,8 +368,8 @@ def _written(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
 
 def _order_in_memory(value: Tensor) -> list[int] | None:
     """
-    Returns the dimensions in the order of memory, slowest first. Returns None if the
-    tensor does not fill its memory, or has an element in several places.
+    Returns the dimensions of a tensor in the order of memory, slowest first. Returns
+    None if the tensor does not fill its memory, or if elements share memory.
     """
     order = sorted(range(value.dim()), key=lambda d: (-value.stride(d), d))
     ones = [d for d in order if value.shape[d] == 1]

@@ -1,6 +1,6 @@
 """
-Exports modules with PyTorch's newer exporter, which traces a module with tensors that
-have no values.
+Exports modules with PyTorch's newer exporter, which traces a module on tensors without
+values.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ nothing uses the result, because reading waits for a device.
 
 class _SuppressedFailures(contextlib.suppress):
     """
-    Suppresses errors, except for a DistIRError: no other exporter could write what
-    DistIR refuses.
+    Suppresses errors except for DistIRError, because no other exporter could write a
+    module that DistIR refuses.
     """
 
     def __exit__(self, kind: Any, *others: Any) -> bool:
@@ -77,8 +77,8 @@ def export_dynamo(
     equal_features: bool = False,
 ) -> ExportedModule:
     """
-    Exports a module with PyTorch's newer exporter. The outputs get the names that they
-    have in the module's result.
+    Exports a module with PyTorch's newer exporter. The outputs are named by their paths
+    in the module's result.
 
     `capacity_factor` limits the tokens of an expert (see `experts_as_ops`), and
     `equal_features` is the option of `import_torch`. Raises any error that the exporter
@@ -133,7 +133,7 @@ def export_dynamo(
 def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """
     Returns the size of the first dimension of the first input that has at least two
-    dimensions, or 1 if there is none.
+    dimensions, or 1 if there is no such input.
     """
     for value in _pytree.tree_leaves((args, kwargs)):
         if isinstance(value, torch.Tensor) and value.dim() > 1:
@@ -144,7 +144,7 @@ def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 def _without_tensors(model: onnx_ir.Model) -> ExportedModule:
     """
     Returns the model as an ONNX message. Large tensors, and tensors without values, are
-    kept apart in `values`.
+    in `values` of the result instead.
     """
     import onnx_ir
 
@@ -182,7 +182,7 @@ def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
 def remove_checks(program: torch.export.ExportedProgram) -> None:
     """
     Removes checks of values (`torch._check_tensor_all`, `torch._assert_async`) from a
-    program, in place, together with the operations that only they use.
+    program, in place, together with the operations that only these checks use.
     """
     graph = program.graph
     checks = [n for n in graph.nodes if n.target in _CHECKS]

@@ -1,11 +1,10 @@
 """
 Exports mixtures of experts of Hugging Face's models as ops of the `train` dialect.
 
-Their modules compute experts in one of several ways: by loops, gathered matrices or
-grouped products. PyTorch's exporter can only write the way that gathers a matrix for
-each token. All modules ask one interface for the way to take. During an export, DistIR
-answers with its own function, which writes nodes of DistIR's domain; the importer reads
-them as ops.
+Their modules compute experts by loops, gathered matrices or grouped products. PyTorch's
+exporter can write only gathered matrices, one for each token. All modules get their
+implementation from one interface. During an export, DistIR's implementation writes
+nodes of DistIR's domain, and the importer reads them as ops.
 """
 
 from __future__ import annotations
@@ -59,11 +58,9 @@ class Way:
 def experts_as_ops(capacity_factor: float | None, sequences: int) -> Generator[None]:
     """
     A context manager inside which exported mixtures of experts become ops of `train`.
-
-    `capacity_factor` limits the tokens of a sequence that an expert takes to this
-    factor times its share of an even distribution; further choices are dropped. With
-    None, an expert takes all tokens that choose it. `sequences` is the number of
-    sequences in a batch.
+    With a `capacity_factor`, an expert takes at most this factor times its even share
+    of a sequence's tokens, and further choices are dropped. With None, an expert takes
+    all tokens that choose it. `sequences` is the number of sequences in a batch.
     """
     module: Any = sys.modules.get(_MODULE)
     interface = getattr(module, "ExpertsInterface", None)

@@ -29,14 +29,14 @@ Protobuf's limit is twice as large.
 @dataclass
 class ExportedModule:
     """
-    An exported module.
+    A PyTorch module that was exported as an ONNX model.
 
     - `model`: the program. Tensors in `values` are in it without their data.
     - `values`: the large tensors by name, in the memory of the exported module. None
       stands for a tensor without a value, because the module is on the meta device or
       fake.
-    - `is_traced`: whether PyTorch's older exporter wrote it, by recording a run of the
-      module.
+    - `is_traced`: whether PyTorch's older exporter wrote the model, by recording a run
+      of the module.
     - `accepted`: the names of the differences from the module that the user accepts
       (`trust.ACCEPTED`).
     - `opaque`: the parts that were not traced, with their calls on the example inputs.
@@ -50,8 +50,8 @@ class ExportedModule:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes an ONNX file with all tensors; if they are large, the tensors go to a
-        file beside it. Raises DistIRError if a tensor has no value.
+        Writes an ONNX file with all tensors. Large tensors go to a file beside it.
+        Raises DistIRError if a tensor has no value.
         """
         missing = next((n for n, value in self.values.items() if value is None), None)
         if missing is not None:

@@ -57,9 +57,9 @@ def export_module(
 
     The module is left unchanged. Each tensor among the inputs becomes an input of its
     own, even if it is given twice. The newer exporter writes experts as ops of DistIR.
-    Without an `exporter`, the older one is tried, with a warning, if the newer one
-    fails. Python code whose effect is fixed by the example inputs is an error unless
-    `trust` allows it. Raises DistIRError if the module cannot be exported.
+    Without an `exporter`, the newer exporter is tried first, then, with a warning, the
+    older one. Python code whose effect is fixed by the example inputs is an error
+    unless `trust` allows it. Raises DistIRError if the module cannot be exported.
     """
     from distir.frontends.torch.export.opaque import parts_of
 
@@ -142,10 +142,10 @@ def _attempt(
     parts: Sequence[OpaquePart],
 ) -> ExportedModule | Exception:
     """
-    Returns the program that the exporter `exporter` makes of a module, or the exception
-    that it raised. `why_not_newer` is the reason why the newer exporter failed before,
-    or None. `parts` are the opaque parts of the module. Raises DistIRError if DistIR
-    refuses the module.
+    Exports a module with the exporter `exporter`. Returns the program, or the exception
+    that the exporter raised. `why_not_newer` is the reason why the newer exporter
+    failed before, or None. `parts` are the opaque parts of the module. Raises
+    DistIRError if DistIR refuses the module.
     """
     from distir.frontends.torch.export.dynamo import export_dynamo
     from distir.frontends.torch.export.lost_python import LostPython
@@ -218,8 +218,8 @@ _ON = "distir.training_mode"
 def write_training_mode(model: ModelProto, norms: dict[str, float]) -> None:
     """
     Writes training modes into an exported model, in place. The newer exporter writes
-    batch normalisation without its mode, and both exporters write the dropout inside
-    attention without it. `norms` is the result of `training_norms` for the module.
+    batch normalisation without its mode, and both exporters lose the mode of the
+    dropout inside attention. `norms` is the result of `training_norms` for the module.
     """
     by_statistics = {f"{name}.running_mean": kept for name, kept in norms.items()}
     for node in model.graph.node:

@@ -52,7 +52,8 @@ def unwritten_operation(
     """
     Returns an error that names the user's operation, file and line, if `error` is the
     exporter's error about a node of one of `programs`. Returns None for any other
-    error. The user's operation may consist of others, as `trace` of `sum`.
+    error. The exporter may fail on a part of the user's operation, such as `sum` in
+    `trace`.
     """
     found = None
     cause: BaseException | None = error
@@ -101,8 +102,8 @@ def quiet(name: str) -> Generator[None]:
 def reason(error: BaseException, advice: str) -> str:
     """
     Returns the problem and the remedy for an error of PyTorch's exporters. The
-    exporters raise errors of every kind; the first one of a chain of causes names the
-    problem. `advice` is the remedy for unknown errors.
+    exporters raise errors of every kind; the first error in the chain of causes names
+    the problem. `advice` is the remedy for unknown errors.
     """
     named = error if isinstance(error, UnwrittenOperation) else None
     while error.__cause__ is not None:
@@ -120,7 +121,7 @@ def tell_of_backwards(
 ) -> None:
     """
     Raises DistIRError, or only warns without `refuse`, if functions with a custom
-    backward ran, because the exporters lose it.
+    backward ran, because the exporters lose custom backwards.
     """
     if not backwards:
         return
@@ -140,8 +141,8 @@ def tell_of_backwards(
 def module_that_failed(module: torch.nn.Module, error: BaseException) -> str:
     """
     Returns the beginning of a sentence that names the innermost part of the module that
-    was running when `error` was raised. Returns "" if that is the module itself, or
-    unknown.
+    was running when `error` was raised. Returns "" if this is the module itself, or if
+    it is unknown.
     """
     names = {id(part): name for name, part in module.named_modules()}
     found = ""

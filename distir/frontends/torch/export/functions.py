@@ -49,7 +49,7 @@ def train_node(
 class FunctionsAsOps(TorchFunctionMode):
     """
     A context manager inside which exported calls of the functions in `_WRITTEN` become
-    ops of DistIR. Raises DistIRError for a call that no op can express.
+    ops of DistIR. Raises DistIRError for a call that has no such op.
     """
 
     def __torch_function__(
@@ -149,9 +149,9 @@ def scans_as_ops() -> Generator[None]:
     A context manager inside which exported scans of selective state spaces become ops
     of `train`.
 
-    Mamba and its relatives call a function of their module for the scan. PyTorch can
+    Mamba and similar models call a function of their module for the scan. PyTorch can
     only compute it step by step, with some operators for each token of each layer. A
-    scan stays as it is if its last state is used, for example by a cache.
+    scan stays unchanged if its last state is used, for example by a cache.
     """
     found = {
         module: getattr(module, _FUNCTION)
@@ -169,7 +169,7 @@ def scans_as_ops() -> Generator[None]:
 
 def _scan_as_op(original: Callable[..., Any]) -> Callable[..., Any]:
     """
-    Returns a function that computes the same as `original` and is exported as one node.
+    Returns a function that computes the same as `original` and exports as one node.
     """
 
     def scan(

@@ -1,6 +1,6 @@
 """
-Recovers facts about gradients that PyTorch's exporters lose: where gradients stop, and
-backwards that are not the derivative of their forward.
+Recovers facts about gradients that PyTorch's exporters lose: places where gradients
+stop, and backwards that are not the derivative of their forward.
 
 The newer exporter writes `detach` but not `no_grad`; the older exporter writes neither.
 Both write the forward of a `torch.autograd.Function` and drop its backward.
@@ -93,7 +93,7 @@ def _stop_at_padding(graph: torch.fx.Graph, lookup: torch.fx.Node) -> None:
 class OwnBackward:
     """
     A `torch.autograd.Function` that ran: its class, the line that calls it, and, if
-    they are kept, copies of the arguments of its first calls.
+    requested, copies of the arguments of its first calls.
     """
 
     function: Any
@@ -107,7 +107,7 @@ class OwnBackward:
     def is_derivative(self) -> bool:
         """
         Whether the function's backward is the derivative of its forward, for the kept
-        arguments. It is False if no arguments were kept.
+        arguments. False if no arguments were kept.
         """
         import torch
 
@@ -133,9 +133,9 @@ _CALLS = 3
 @contextlib.contextmanager
 def own_backwards(*, keep: bool = False) -> Generator[dict[type, OwnBackward]]:
     """
-    A context manager that yields a dictionary. At the end, it contains the functions
-    with a custom backward that ran inside, by class. With `keep`, the arguments of some
-    calls are kept too.
+    A context manager that yields a dictionary. At the end, the dictionary contains the
+    functions with a custom backward that ran inside, by class. With `keep`, it also
+    holds the arguments of some calls.
     """
     import torch
 
@@ -165,9 +165,9 @@ def own_backwards(*, keep: bool = False) -> Generator[dict[type, OwnBackward]]:
 @contextlib.contextmanager
 def no_gradients_inside(kind: str) -> Generator[None]:
     """
-    A context manager in which a model of class `kind` is exported: a gradient that its
-    forward asks for, as for a penalty, raises DistIRError, because exporters cannot
-    write it.
+    A context manager in which a model of class `kind` is exported. A gradient inside
+    the model's forward, such as for a penalty, raises DistIRError, because exporters
+    cannot write it.
     """
     import torch
 
@@ -223,8 +223,8 @@ def _forward_of(function: Any) -> Any:
 
 class _Context:
     """
-    A context for a forward that saves tensors for its backward. It ignores them,
-    because nothing reads them here.
+    A context for a forward that saves tensors for its backward. The saved tensors are
+    dropped, because no backward reads them here.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -236,8 +236,8 @@ class _Context:
 def _gradients(run: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
     """
     Returns the gradients of the arguments that require gradients, for fixed gradients
-    of the results of `run`. They are zero for an argument that the results do not
-    depend on.
+    of the results of `run`. The gradient of an argument without influence on the
+    results is zero.
     """
     import torch
     from torch.utils import _pytree
@@ -278,8 +278,8 @@ def _equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool
 
 class LostStops(TorchFunctionMode):
     """
-    Records the PyTorch functions, called inside, that cut the gradient between their
-    operands and their results.
+    Records the PyTorch functions, called inside this context, that cut the gradient
+    between their operands and their results.
     """
 
     def __init__(self) -> None:

@@ -53,8 +53,8 @@ def _writes(node: torch.fx.Node) -> bool:
 
 def _remove_copies(graph: torch.fx.Graph) -> None:
     """
-    Removes copies that only replace old values by new ones of the same shape and type;
-    they come from functionalized writes.
+    Removes copies that only replace old values by new ones of the same shape and type.
+    Functionalization makes such copies for writes.
     """
     for node in graph.find_nodes(
         op="call_function", target=torch.ops.aten.copy.default

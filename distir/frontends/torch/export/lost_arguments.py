@@ -1,8 +1,8 @@
 """
 Rewrites operations whose arguments PyTorch's newer exporter drops or misunderstands
-into operations that it writes. They are losses with smoothed labels or class weights,
-averages with a divisor of their own, attention that repeats heads or has a boolean
-mask, and images that are resized by a factor.
+into operations that the exporter writes correctly: losses with smoothed labels or class
+weights, averages with a custom divisor, attention that repeats heads or has a boolean
+mask, and resizes of images by a factor.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _NONE, _MEAN = 0, 1
 
 def write_lost_arguments(program: torch.export.ExportedProgram) -> None:
     """
-    Replaces the operations whose arguments the exporter would lose, in place. Raises
-    DistIRError if one cannot be rewritten.
+    Rewrites, in place, the operations whose arguments the exporter would lose. Raises
+    DistIRError if an operation cannot be rewritten.
     """
     graph = program.graph
     is_changed = False
@@ -52,7 +52,7 @@ def write_lost_arguments(program: torch.export.ExportedProgram) -> None:
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
     """
-    Returns the arguments of a node by name. Omitted ones get the defaults of its
+    Returns the arguments of a node by name. Omitted arguments have the defaults of the
     schema.
     """
     target: Any = node.target
@@ -118,8 +118,8 @@ def _loss_of_classes(
     reduction: int,
 ) -> Tensor:
     """
-    Returns the loss for labels that are classes. `losses` are the losses of the labels
-    without class weights and smoothing.
+    Returns the loss for labels that are class ids. `losses` are the losses of the
+    labels without class weights and smoothing.
     """
     is_counted = target != ignored
     counted = is_counted.to(x.dtype)
@@ -164,7 +164,8 @@ def _loss_of_fractions(
 def _average(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
     Rewrites an average with `divisor_override`, which the exporter drops. Returns None
-    if there is none. Raises DistIRError in combination with `ceil_mode`.
+    for an average without this argument. Raises DistIRError in combination with
+    `ceil_mode`.
     """
     given = _arguments(node)
     divisor = given["divisor_override"]
@@ -194,12 +195,13 @@ def _average(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
 
 def _resized(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
-    Rewrites a resize by factors as one to sizes.
+    Rewrites a resize by factors as a resize to sizes. Returns None if the node stays
+    unchanged.
 
-    The exporter passes factors on as ONNX's scales. These are rounded to 32 bits before
-    sizes are derived from them, and they also matter if corners are aligned. Sizes have
-    the same meaning, except in dimensions whose new size is rounded down; these are
-    resized separately, by factors. Returns None if the node stays as it is.
+    The exporter writes factors as ONNX's scales, which are rounded to 32 bits before
+    sizes are derived from them, and which also matter if corners are aligned. Sizes
+    mean the same, except in dimensions whose new size is rounded down; these dimensions
+    are resized separately, by factors.
     """
     given = _arguments(node)
     source, factors, align = (
@@ -230,7 +232,9 @@ def _resized(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
 
 
 def _sizes(node: torch.fx.Node) -> list[int]:
-    """Returns the spatial sizes of images, without samples and channels."""
+    """
+    Returns the spatial sizes of images, without the dimensions of samples and channels.
+    """
     return list(node.meta["val"].shape[2:])
 
 
@@ -261,7 +265,7 @@ def _nearest(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
 def _embedding(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
     Raises DistIRError for an embedding with `scale_grad_by_freq`, which the exporter
-    drops. Returns None for any other.
+    drops. Returns None for any other embedding.
     """
     if _arguments(node)["scale_grad_by_freq"]:
         raise DistIRError(
@@ -277,8 +281,8 @@ _MOST_OF_MASK = 64
 
 def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
-    Rewrites attention for which the exporter writes wrong ops. Returns None for any
-    other attention. The exporter's mistakes are:
+    Rewrites attention that the exporter writes wrongly. Returns None for any other
+    attention. The exporter's mistakes are:
 
     - for repeated heads (`enable_gqa`), it writes invalid axes;
     - for a mask of booleans or of minus infinity, a query that sees no key gets the
@@ -317,7 +321,9 @@ def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
 
 
 def _has_infinity(mask: torch.fx.Node) -> bool:
-    """Whether minus infinity enters the computation of a float mask. It hides keys."""
+    """
+    Whether minus infinity, which hides keys, enters the computation of a float mask.
+    """
     seen, waiting = {mask}, [mask]
     while waiting:
         node = waiting.pop()
@@ -334,7 +340,7 @@ def _scale_queries(
 ) -> None:
     """
     Multiplies the queries of the attention `node` by a factor, so that attention with
-    the default scale computes the same as with the given scale. `given` holds the
+    the default scale computes the same as with the node's scale. `given` holds the
     node's arguments and is updated.
     """
     factor = given["scale"] * math.sqrt(given["query"].meta["val"].shape[-1])
@@ -355,7 +361,7 @@ def _repeat_heads(
 ) -> None:
     """
     Repeats the keys and values before the attention `node`, so that each query head has
-    its own. `given` holds the node's arguments.
+    its own key and value head. `given` holds the node's arguments.
     """
     query, heads = given["query"], [given["key"], given["value"]]
 
@@ -374,7 +380,7 @@ def _repeat_heads(
 def _scattered(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
     Raises DistIRError for a scatter of means, which the exporter writes wrongly.
-    Returns None for any other.
+    Returns None for any other scatter.
     """
     if _arguments(node)["reduce"] == "mean":
         raise DistIRError(

@@ -1,5 +1,5 @@
 """
-Records, during an export, effects of a module's Python code that its program will lack.
+Records, during an export, effects of a module's Python code that the program will lack.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 class LostPython:
     """
-    Records the effects of a module's Python code that its program will lack: custom
+    Records the effects of a module's Python code that the program will lack: custom
     backwards, random numbers of Python, and `reads`, the lines in which Python reads
     values while the older exporter traces the module.
     """
@@ -54,7 +54,10 @@ class LostPython:
 
     @contextlib.contextmanager
     def recorded(self) -> Generator[None]:
-        """A context manager inside which the module is exported."""
+        """
+        A context manager that records these effects while the module is exported
+        inside.
+        """
         before = python_random_state()
         with (
             own_backwards() as self._backwards,
@@ -66,8 +69,8 @@ class LostPython:
     def accepted(self) -> set[str]:
         """
         Returns the names of the recorded effects that the user accepts. Raises
-        DistIRError for any other. For gradients that differ from the module's, it only
-        warns if the program is not for training.
+        DistIRError for any other effect. If the program is not for training, gradients
+        that differ from the module's cause only a warning.
         """
         allow = self._trust.allow
         kind = type(self._module).__name__
@@ -115,7 +118,7 @@ class LostPython:
     def _other_gradients(self) -> list[OwnBackward]:
         """
         Returns the functions whose backward is not known to be the derivative of their
-        forward. Each is tested with the values that it gets in a run of the module.
+        forward. Tests each function with its arguments in a run of the module.
         """
         import torch
 

@@ -1,7 +1,7 @@
 """
 Writes `masked_scatter` with known shapes: the n-th place of a mask takes the n-th
-element of a source. PyTorch's exporter looks the places up instead, so a shape depends
-on the mask's values.
+element of a source. PyTorch's exporter instead searches the places, so that a shape
+depends on the mask's values.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _check_parts(shape: torch.Size, rows: int) -> None:
 def _join_parts(graph: torch.fx.Graph, source: torch.fx.Node) -> None:
     """
     Replaces a concatenation of all samples of a tensor, in order, by the flattened
-    tensor. Samples of a batch that was taken apart and joined again thus stay separate.
+    tensor. Samples of a batch that was split and concatenated again thus stay separate.
     """
     while source.target in _SAME:
         (source, *_) = source.all_input_nodes
@@ -118,8 +118,9 @@ def _mask_of_rows(
     mask: torch.fx.Node, shape: torch.Size, elements: int
 ) -> torch.fx.Node | None:
     """
-    Returns the mask of rows, with a last dimension of 1, that `mask` is or is expanded
-    from. Returns None if there is none, or if the source does not consist of rows.
+    Returns the boolean mask of rows, with a last dimension of 1, that `mask` is or is
+    expanded from. Returns None if there is no such mask, or if the source, of
+    `elements` elements, does not consist of rows.
     """
     rows = (*shape[:-1], 1)
     while mask.target in _SAME or mask.target in _EXPANSIONS:
@@ -162,9 +163,9 @@ def _scattered_rows(x: Tensor, mask: Tensor, source: Tensor, equal: bool) -> Ten
 
 def _rows(mask: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Returns two tensors: for each place of `mask` [samples, places], the row of `source`
-    [samples, rows, features] that it takes; and for each sample, [samples, 1], whether
-    it has as many places as rows.
+    Returns two tensors. The first has, for each place of `mask` [samples, places], the
+    row of `source` [samples, rows, features] that the place takes. The second,
+    [samples, 1], tells whether a sample has as many places as rows.
     """
     count = mask.to(torch.int64).cumsum(1)
     order = (count - 1).clamp(0, source.shape[1] - 1)

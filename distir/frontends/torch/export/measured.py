@@ -55,8 +55,8 @@ class _Memory(TorchDispatchMode):
 
 class _NoModules(contextlib.nullcontext[None]):
     """
-    The place of PyTorch's tracker of modules in a counter of operations. The tracker's
-    hooks do not go with `torch.autograd.grad` inside of the call.
+    Replaces the tracker of modules in PyTorch's counter of operations. The tracker's
+    hooks fail if the measured call uses `torch.autograd.grad`.
     """
 
     parents = frozenset({"Global"})
@@ -70,9 +70,9 @@ def measured(
     run: Callable[[], Any], known: Sequence[torch.Tensor]
 ) -> tuple[Any, int, int]:
     """
-    Returns the result of `run`, the number of its floating-point operations, and its
-    peak memory in bytes without its result and the tensors `known`. Operations are
-    those that PyTorch counts: matrix products and convolutions.
+    Calls `run`. Returns its result, the number of its floating-point operations, and
+    its peak memory in bytes without its result and the tensors `known`. Operations are
+    matrix products and convolutions, as PyTorch counts them.
     """
     memory, flops = _Memory(known), FlopCounterMode(display=False)
     flops.mod_tracker = _NoModules()  # pyright: ignore[reportAttributeAccessIssue]

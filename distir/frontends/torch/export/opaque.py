@@ -57,7 +57,7 @@ class ObservedCall:
     - `inputs`: its tensors and other arguments;
     - `shapes`, `dtypes`: the shapes and types of its results;
     - `kind`: the class of its result: a tensor, a list or a tuple;
-    - `draws`: whether it drew random numbers of PyTorch;
+    - `draws`: whether the call drew random numbers of PyTorch;
     - `flops`, `memory`, `gradient_flops`, `gradient_memory`: the measured
       floating-point operations and bytes of the forward and of the gradient.
     """
@@ -120,7 +120,9 @@ def parts_of(module: torch.nn.Module) -> list[OpaquePart]:
 
 
 def _check_own(module: torch.nn.Module, part: OpaquePart) -> None:
-    """Raises DistIRError if another part of the model uses parameters of an opaque one."""
+    """
+    Raises DistIRError if another part of the model uses parameters of an opaque module.
+    """
     own = {id(parameter) for parameter in part.module.parameters()}
     parts = list(module.named_modules(remove_duplicate=False)) if own else []
     places = tuple(f"{name}." for name, each in parts if each is part.module)
@@ -155,9 +157,9 @@ def observe(
 ) -> None:
     """
     Runs a model on its example inputs and records the calls of its opaque modules. The
-    caller sets the modes of the model before, and restores its state afterwards. Raises
-    DistIRError for a call that a program cannot represent, and any error that the model
-    raises.
+    caller must set the modes of the model first, and restore its state afterwards.
+    Raises DistIRError for a call that a program cannot represent, and any error that
+    the model raises.
     """
     with contextlib.ExitStack() as stack:
         for part in parts:
@@ -169,8 +171,8 @@ def observe(
 
 def _make_alike(parts: Sequence[OpaquePart]) -> None:
     """
-    Sets the measured work of calls that differ only in values of tensors to their
-    maximum, so that repeated layers can become one function.
+    Sets the measured work of calls that differ only in values of tensors to the maximum
+    of these calls, so that repeated layers can become one function.
     """
     groups: dict[tuple[object, ...], list[ObservedCall]] = {}
     for part in parts:
@@ -196,9 +198,7 @@ Forward = Callable[..., Any]
 def _with_forward(
     part: OpaquePart, make: Callable[[Forward], Forward]
 ) -> Generator[None]:
-    """
-    A context manager that replaces the forward of a module by `make` of that forward.
-    """
+    """A context manager that replaces the forward of a module by `make(forward)`."""
     attributes = vars(part.module)
     before, patched = part.module.forward, attributes.get("forward")
     attributes["forward"] = make(before)
@@ -372,9 +372,9 @@ def _known(
     declared: tuple[str | None, str | None], forward: int, gradient: int
 ) -> tuple[str | None, str | None]:
     """
-    Returns the work of a module and of its gradient as text: declared or else measured.
-    If only the work of the module is declared, that of its gradient is None and follows
-    from it later.
+    Returns the work of a module and of its gradient as text. Declared work takes
+    precedence over measured work. If only the module's work is declared, the work of
+    the gradient is None and derived later.
     """
     own, of_gradient = declared
     if own is not None:
@@ -386,8 +386,8 @@ def _shapes(
     rule: OpaqueRule, inputs: Sequence[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
     """
-    Returns the shapes of the results for inputs of shapes `inputs`. Raises DistIRError
-    if the inputs do not fit the rule.
+    Returns the shapes of the results for `inputs`, the shapes of the module's inputs.
+    Raises DistIRError if the inputs do not fit the rule.
     """
     factors = rule.factors
     if len(inputs) != len(factors.operands):

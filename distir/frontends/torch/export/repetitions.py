@@ -1,6 +1,6 @@
 """
-Spares PyTorch's newer exporter repeated work for modules with many layers, where the
-result is the same each time or nobody reads it.
+Saves PyTorch's newer exporter repeated work for modules with many layers, where the
+result is always the same or is never read.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ def warn_of_repetitions() -> None:
 
 def _missing_parts() -> list[str]:
     """
-    Returns the names of the parts that `without_repetitions` needs and that are
-    missing.
+    Returns the names of the missing library parts that `without_repetitions` needs.
     """
     missing = [f"{module}.{path}" for module, path in _PARTS if not _has(module, path)]
     if not missing:
@@ -91,7 +90,7 @@ def without_repetitions() -> Generator[None]:
     - reads the schema of each ONNX operator once;
     - does not record the lines of code that called each operation, except for the
       user's line;
-    - compiles the Python code of a graph when it is first needed, not after each
+    - compiles the Python code of a graph only when it is needed, not after each
       change: most graphs are read and never called.
 
     If the installed libraries lack a part that this needs, the exporter runs unchanged.
@@ -174,8 +173,8 @@ class _Code:
 
 class _UserLine:
     """
-    Replaces a traceback, which is slow to record for each node. It holds only the
-    innermost line that belongs neither to PyTorch nor to DistIR, for error messages.
+    Replaces a traceback, which is slow to record for each node. For error messages, it
+    holds only the innermost line that belongs neither to PyTorch nor to DistIR.
     """
 
     def __init__(self, frame: FrameType | None):

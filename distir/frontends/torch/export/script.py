@@ -28,13 +28,13 @@ def export_torchscript(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ExportedModule, set[str], list[str]]:
     """
-    Exports a module with the older exporter. Returns the program, the names of
-    functions that stop gradients in the module, and the lines in which Python reads
-    values of tensors; the program lacks both. Raises any error that the exporter or the
-    module raises.
+    Exports a module with the older exporter. Returns the program, and two facts that
+    the program lacks: the names of functions that stop gradients in the module, and the
+    lines in which Python reads values of tensors. Raises any error that the exporter or
+    the module raises.
 
-    That exporter treats every argument as given and every tensor as positional. It
-    therefore traces a forward whose arguments are only the tensors that were given.
+    This exporter treats every argument as given and every tensor as positional.
+    Therefore it traces a forward whose only arguments are the given tensors.
     """
     import torch
     from torch.utils import _pytree
@@ -96,7 +96,7 @@ def export_torchscript(
 def _without_log() -> Generator[None]:
     """
     A context manager inside which the exporter does not print graphs that it cannot
-    write. The exporter itself switches on a log for them and leaves it on.
+    write. The exporter itself switches this log on and leaves it on.
     """
     import torch
 

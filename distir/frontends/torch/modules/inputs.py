@@ -16,11 +16,11 @@ def distinct(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """
     Returns example inputs of a module in which no tensor shares memory with another
-    one, or with a parameter or buffer of the module. Tensors that share memory are
-    copied.
+    tensor, or with a parameter or buffer of the module. Copies tensors that share
+    memory.
 
     PyTorch's exporters treat a tensor that is given twice as one input, but a later
-    call may give two different ones.
+    call may pass two different tensors.
     """
     import torch
     from torch.utils import _pytree

@@ -1,7 +1,7 @@
 """
-Handles modules whose tensors have shapes but no values: on the meta device, or made as
-PyTorch's fake tensors. For the exporters, the tensors are placed on the CPU, like the
-inputs, still without values.
+Handles modules whose tensors have shapes but no values: tensors on the meta device, or
+PyTorch's fake tensors. For the exporters, module and inputs are placed on the CPU,
+still without values.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def without_values(module: torch.nn.Module, example: Any) -> Generator[Any]:
     inputs are on the CPU, still without values. Buffers that the module can compute
     itself get their values.
 
-    Yields the example inputs. If the caller is inside a fake tensor mode, that mode is
-    suspended meanwhile.
+    Yields the example inputs. A fake tensor mode of the caller is suspended inside.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
@@ -115,9 +114,9 @@ def _valueless(module: torch.nn.Module) -> Iterator[_Place]:
 def _computed(module: torch.nn.Module, held: Sequence[_Place]) -> list[_Place]:
     """
     Computes buffers in `held` that no checkpoint stores, such as the frequencies of
-    rotary embeddings, and returns them. This works for Hugging Face's models, which
-    compute them in `_init_weights` of `PreTrainedModel`. Buffers that it leaves
-    unchanged are not returned.
+    rotary embeddings, and returns them. Works for Hugging Face's models, which compute
+    such buffers in `_init_weights` of `PreTrainedModel`. Leaves out buffers that this
+    method does not change.
     """
 
     valueless = {(id(tensors), name) for tensors, name, _ in held}
@@ -146,8 +145,8 @@ def _determined(
     compute: Callable[[], object], buffers: dict[str, Any], names: Sequence[str]
 ) -> dict[str, torch.Tensor]:
     """
-    Returns the values that `compute` writes to the buffers `names`, for those buffers
-    whose new value does not depend on the old one.
+    Calls `compute`, and returns the values that it writes to the buffers `names`.
+    Leaves out buffers whose new value depends on the old one.
     """
     import torch
 

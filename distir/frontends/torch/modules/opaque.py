@@ -1,6 +1,6 @@
 """
-Marks modules as opaque: they are not traced, and run as they are on each process's
-parts of tensors.
+Marks modules as opaque. DistIR does not trace an opaque module: each process calls it
+on its parts of the tensors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Part = TypeVar("Part", bound=torch.nn.Module)
 class Declared:
     """
     The facts that a user declares about an opaque module; see `opaque`. `communicates`
-    says whether the module communicates by itself (`local_map`).
+    tells whether the module contains its own communication (`local_map`).
     """
 
     rule: str
@@ -39,7 +39,7 @@ class Declared:
     @property
     def sides(self) -> tuple[str, str]:
         """
-        The input tensors and the result tensors of the rule, in the notation with
+        The inputs and the results of the sharding rule, each in the notation with
         brackets.
         """
         inputs, _, results = in_brackets(self.rule).partition("->")
@@ -47,8 +47,9 @@ class Declared:
 
     def full_rule(self, part: torch.nn.Module, tensors: Mapping[str, Any]) -> str:
         """
-        Returns the rule of a module in brackets, with its parameters and buffers
-        `tensors` after the inputs. Dimensions without a declaration are not split.
+        Returns the sharding rule of a module in brackets, with its parameters and
+        buffers `tensors` after the inputs. Dimensions without a declaration are not
+        split.
         """
         known = dict(self.weights)
         inputs, results = self.sides
@@ -75,8 +76,8 @@ def opaque(
 ) -> Part:
     """
     Marks a module as opaque, and returns it: `distir.parallelize`, `import_model` and
-    `search` do not trace it. It runs as it is on each process's parts of its inputs,
-    and its own autograd computes its gradients. Outside of DistIR the module behaves as
+    `search` do not trace it. Each process calls it on its parts of the inputs, and
+    PyTorch's autograd computes its gradients. Outside of DistIR the module behaves as
     before.
 
     ```python
@@ -123,8 +124,8 @@ def local_map(
     sends: str | int | None = None,
 ) -> torch.nn.Module:
     """
-    Returns a module that is opaque (see `opaque`) and communicates by itself over mesh
-    axes, such as a dispatch of tokens to experts or a ring.
+    Returns an opaque module (see `opaque`) that contains its own communication over
+    mesh axes, such as a dispatch of tokens to experts or a ring.
 
     ```python
     self.moe = distir.local_map(
@@ -141,15 +142,14 @@ def local_map(
 
     `function`, a module or a function, takes the keyword argument `group`: the process
     group of these axes, in the order of the processes' positions on them, or None for a
-    single process. Its collectives must take part in autograd, such as those of
+    single process. Its collectives must take part in autograd, such as the functions of
     `torch.distributed.nn.functional`. The gradient of a whole result is divided by the
     number of processes that hold the result. Gradients of whole inputs and parameters
-    are summed over the axes. Both are what these collectives expect.
+    are summed over the axes. These collectives expect both.
 
     `sends` is the number of bytes that all processes together send over the axes, as a
     number or a sum of products. Without `sends`, messages cost nothing in the
-    simulator.
-    Raises DistIRError if the rule is malformed or names no axis.
+    simulator. Raises DistIRError if the rule is malformed or names no axis.
     """
     part = function if isinstance(function, torch.nn.Module) else _Function(function)
     declared = Declared(
@@ -168,7 +168,7 @@ def local_map(
 
 
 class _Function(torch.nn.Module):
-    """A function of tensors as a module without parameters."""
+    """Wraps a function of tensors as a module without parameters."""
 
     def __init__(self, function: Callable[..., Any]):
         super().__init__()
@@ -229,8 +229,8 @@ _WHOLE = "_"
 
 def _dims(declared: str | None, shape: Sequence[int]) -> list[str]:
     """
-    Returns the text of each dimension of a parameter of shape `shape`. Dimensions that
-    are not declared are not split. Raises DistIRError if the number of dimensions
+    Returns the text of each dimension of a parameter of shape `shape`. Dimensions
+    without a declaration are not split. Raises DistIRError if the number of dimensions
     differs.
     """
     if declared is None:
@@ -261,8 +261,8 @@ def declared_of(module: torch.nn.Module) -> Declared | None:
 
 def opaque_parts(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """
-    Returns the opaque modules inside `module`, by their first names. An opaque module
-    inside another opaque module belongs to that one and is left out.
+    Returns the opaque modules inside `module`, by their first names. Leaves out an
+    opaque module inside another opaque module.
     """
     found: dict[str, torch.nn.Module] = {}
     for name, part in module.named_modules():

@@ -1,6 +1,6 @@
 """
-Calls of opaque modules: converts a call to the form in a program, and that form back to
-a call of the module.
+Converts calls of opaque modules to their form in a program, and back to a call of the
+module.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ TENSOR = "*"
 class FlatCall:
     """
     The arguments of a call: its `tensors` in order, and `arguments`, all arguments with
-    `TENSOR` in place of each tensor. `arguments` is None if all of them are positional
-    tensors.
+    `TENSOR` in place of each tensor. `arguments` is None if all arguments are
+    positional tensors.
     """
 
     tensors: list[torch.Tensor]
@@ -88,7 +88,10 @@ def tensors_in(what: str, output: Any) -> tuple[torch.Tensor, ...]:
 
 
 def as_leaves(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns copies of the floats among `inputs` that require gradients, and the others."""
+    """
+    Returns copies of the floats among `inputs`, which require gradients, and the other
+    inputs unchanged.
+    """
     return [t.clone().requires_grad_() if t.is_floating_point() else t for t in inputs]
 
 
@@ -98,8 +101,9 @@ def gradients_of(
     leaves: Sequence[torch.Tensor],
 ) -> list[torch.Tensor | None]:
     """
-    Returns the gradient of each of `leaves`, given those of `results`: zeros for one on
-    which no result depends, None for one that requires none.
+    Returns the gradient of each tensor in `leaves`, given the `gradients` of `results`.
+    Returns zeros for a tensor without influence on the results, and None for a tensor
+    that requires no gradient.
     """
     pairs = [
         (y, dy) for y, dy in zip(results, gradients, strict=True) if y.requires_grad
@@ -122,9 +126,8 @@ def gradients_of(
 class OpaqueCalls:
     """
     Calls an opaque module of the script, with other tensors in place of its parameters
-    and buffers. `name` is its name in messages. In training its submodules keep the
-    modes that they have now; if `is_training` is false, all of them are in training
-    mode.
+    and buffers. `name` is its name in messages. In training, its submodules keep their
+    current modes; if `is_training` is false, they are all in training mode.
     """
 
     def __init__(self, name: str, part: torch.nn.Module, is_training: bool):
@@ -147,11 +150,14 @@ class OpaqueCalls:
         sizes: Mapping[str, int] | None = None,
     ) -> tuple[torch.Tensor, ...]:
         """
-        Returns the results of the module. `inputs` are the tensors among its arguments,
-        followed by the parameters and buffers named in `tensors`. `arguments` are those
-        of `FlatCall`. `trains` selects the training mode. `group` is the process group
-        over which it communicates, and `sizes` has the sizes of the mesh axes of the
-        group.
+        Returns the results of the module.
+
+        - `inputs`: the tensors among its arguments, then its parameters and buffers;
+        - `tensors`: the names of these parameters and buffers;
+        - `arguments`: all arguments in the form of `FlatCall.arguments`;
+        - `trains`: whether the module runs in training mode;
+        - `group`, `sizes`: the process group over which the module communicates, and
+          the sizes of the mesh axes of the group.
         """
         count = len(inputs) - len(tensors)
         state = dict(zip(tensors, inputs[count:], strict=True))

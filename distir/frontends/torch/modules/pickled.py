@@ -1,4 +1,4 @@
-"""Pickles the content of modules, to find modules that compute the same."""
+"""Pickles the content of modules, to find modules that compute the same function."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class ContentPickler(pickle.Pickler):
 
 def _known(*parts: Any) -> None:
     """
-    A placeholder in a pickle for the function that would restore a pickled function. It
-    is never called.
+    Stands in a pickle for the function that would restore a pickled function. Never
+    called.
     """
 
 

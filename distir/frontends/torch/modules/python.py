@@ -1,7 +1,6 @@
 """
-Finds effects of Python code that are specific to one call of a module, and the line of
-the user's file that causes them. A program repeats the effect of that one call in every
-call.
+Finds effects of Python code that are specific to one call of a module, and the user's
+line that causes them. A program repeats the effect of that one call in every call.
 """
 
 from __future__ import annotations
@@ -57,11 +56,9 @@ _CHOOSE_SIZES = frozenset(
 class ValueReads(TorchFunctionMode):
     """
     Records in `lines`, while it is active, the lines in which Python reads elements of
-    tensors that depend on inputs, parameters or random numbers. A trace does not
-    contain what Python does with them. Sizes that depend on such elements count too
-    (`if rows.numel() == 0`).
-
-    `inputs` are the inputs and parameters. Tensors that depend on them are tracked.
+    tensors that depend on `inputs` or random numbers. A trace lacks Python's use of
+    these elements. Reads of sizes that depend on such elements count too (`if
+    rows.numel() == 0`). `inputs` are the inputs and parameters.
     """
 
     def __init__(self, inputs: Sequence[Tensor], lines: dict[str, None]) -> None:
@@ -110,7 +107,7 @@ class ValueReads(TorchFunctionMode):
 
 
 def _selects(name: str, args: Sequence[Any], operands: Sequence[Tensor]) -> bool:
-    """Whether a function selects the elements at which a boolean tensor is true."""
+    """Whether a function selects elements by a boolean tensor."""
     if name == "where":
         return len(args) == 1
     masks = operands[1:] if name == "__getitem__" else ()
@@ -120,7 +117,7 @@ def _selects(name: str, args: Sequence[Any], operands: Sequence[Tensor]) -> bool
 def line_that_draws(run: Callable[[], object]) -> str:
     """
     Runs `run`, and returns the first line of users' code that draws random numbers of
-    Python or NumPy. Returns "" if there is none. Errors of `run` are ignored.
+    Python or NumPy. Returns "" if there is no such line. Errors of `run` are ignored.
     """
     state = python_random_state()
     found = ""
@@ -156,9 +153,9 @@ def line_that_draws(run: Callable[[], object]) -> str:
 
 class Assignments:
     """
-    Records the numbers and texts that a module assigns to its attributes: in how many
-    calls each attribute changed, and the line of its first assignment. Both are keyed
-    by the path of the attribute.
+    Records the numbers and texts that a module assigns to its attributes. For each
+    attribute, it counts the calls in which the attribute changed, and keeps the line of
+    its first assignment. Keys are the paths of the attributes.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -169,7 +166,8 @@ class Assignments:
     @contextlib.contextmanager
     def recorded(self) -> Generator[None]:
         """
-        A context manager that records the assignments inside it as those of one call.
+        A context manager that records the assignments inside it as one call of the
+        module.
         """
         original: Any = torch.nn.Module.__setattr__
         changed: set[str] = set()
@@ -195,7 +193,7 @@ class Assignments:
 
 class BufferWrites(TorchFunctionMode):
     """
-    Records, by the buffer's name, the line that first writes to a buffer of a module in
+    Records, by the buffer's name, the first line that writes to a buffer of a module in
     place.
     """
 
@@ -236,7 +234,7 @@ _PACKAGES = ("site-packages", "dist-packages")
 def calling_line() -> str:
     """
     Returns the innermost line of users' code that is running inside a call from DistIR,
-    as `line_of` formats it. If there is none, returns the innermost line outside of
+    as `line_of` formats it. Without such a line, returns the innermost line outside of
     DistIR.
     """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]

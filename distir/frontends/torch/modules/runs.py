@@ -1,6 +1,6 @@
 """
-Runs modules to compare them with programs, without changing them, and measures how far
-apart results are.
+Runs modules without changing them, to compare them with programs, and measures the
+difference between results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ModuleCall:
 
     @property
     def leaves(self) -> list[Any]:
-        """All arguments, without the containers that hold them."""
+        """All arguments of the call, without the containers that hold them."""
         return _pytree.tree_leaves((tuple(self.args), dict(self.kwargs)))
 
     def with_leaves(self, leaves: Sequence[Any]) -> ModuleCall:
@@ -57,7 +57,9 @@ class ModuleCall:
 
 
 class _WithoutDropout(TorchDispatchMode):
-    """Makes dropout return its input, by giving it the mean of its random numbers."""
+    """
+    Makes dropout return its input, by replacing its random numbers with their mean.
+    """
 
     def __torch_dispatch__(
         self,
@@ -77,9 +79,9 @@ class _WithoutDropout(TorchDispatchMode):
 def comparable(module: torch.nn.Module, *, training: bool) -> Generator[None]:
     """
     A context manager inside which a module runs as its program does: without dropout,
-    and with the same random numbers each time. With `training`, parts are in their own
-    modes; if not, in evaluation mode. Afterwards, the module and the random numbers are
-    as before.
+    and with the same random numbers each time. With `training`, each part is in its own
+    mode; otherwise all parts are in evaluation mode. At the end, the module and the
+    random numbers are restored.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(module, None if training else False))
@@ -168,8 +170,8 @@ amplify it.
 
 def difference(wanted: Array, found: Array) -> str | None:
     """
-    Returns a text on how far apart two results are, or None if they differ by rounding
-    only.
+    Returns a text on the difference between two results, or None if they differ only by
+    rounding.
     """
     if wanted.shape != found.shape:
         return f"has the shape {list(found.shape)} instead of {list(wanted.shape)}"
@@ -205,7 +207,7 @@ def distance(one: Array, other: Array) -> float:
 
 def is_amplified_rounding(wanted: Array, found: Array, wide: Array) -> bool:
     """
-    Whether `found` is about as close to a module's result `wanted` as `wanted` is to
-    `wide`, the same result in wider floats.
+    Whether the distance of `found` from a module's result `wanted` is similar to the
+    distance of `wanted` from `wide`, the same result computed in wider floats.
     """
     return distance(wanted, found) <= _AMPLIFIED * distance(wide, wanted)

@@ -72,9 +72,9 @@ def unchanged(module: torch.nn.Module, training: bool | None = None) -> Generato
     each part in its own mode), and batch normalisation does not update its running
     statistics.
 
-    Afterwards, the module has its modes, buffers, attributes and hooks back, and the
-    random numbers of Python, NumPy and PyTorch continue as before. Raises DistIRError
-    for batch normalisations that `training_norms` refuses.
+    At the end, the module's modes, buffers, attributes and hooks, and the random
+    numbers of Python, NumPy and PyTorch are restored. Raises DistIRError for batch
+    normalisations that `training_norms` refuses.
     """
     import torch
 
@@ -126,7 +126,7 @@ def unchanged(module: torch.nn.Module, training: bool | None = None) -> Generato
 def _are_hooks(name: str, value: Any) -> bool:
     """
     Whether an attribute of a module holds hooks. Models that install hooks in their
-    first run record this in another attribute; both must be restored together.
+    first run record this in another attribute, so both must be restored together.
     """
     return "_hooks" in name and isinstance(value, dict)
 
@@ -139,8 +139,8 @@ def _uses_cuda() -> bool:
 
 def python_random_state() -> tuple[Any, ...]:
     """
-    Returns the states of the random numbers of Python and NumPy, in a form that can be
-    compared.
+    Returns the states of the random number generators of Python and NumPy as comparable
+    tuples.
     """
     name, words, *rest = np.random.get_state()
     return random.getstate(), (name, np.asarray(words).tobytes(), *rest)

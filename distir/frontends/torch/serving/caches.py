@@ -1,10 +1,10 @@
 """
-Static caches of decoders: the state that a layer keeps of past tokens, as tensors that
-a step takes and returns.
+Static caches of decoders: each layer's state of past tokens, as tensors that a step
+takes and returns.
 
 A model of transformers calls its cache while it runs. `StepCache` replaces this cache.
-It computes the new content of each tensor from the old one, without writing in place,
-so that an exported program has the tensors as arguments and results.
+It computes the new content of each tensor from the old content, without writing in
+place, so that an exported program has the tensors as arguments and results.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
     """
     Returns `cache` [batch, heads, slots, width] with `new` [batch, heads, tokens,
     width] written into it. The tokens of sequence b go to the slots from `places[b]`
-    on, and continue at slot 0 after the last slot. It is exported as ONNX's
-    TensorScatter.
+    on, and continue at slot 0 after the last slot. Exports as ONNX's TensorScatter.
     """
     if torch.compiler.is_exporting():
         return train_node("cache_write", (cache, new, places), cache.shape, cache)
@@ -42,8 +41,8 @@ def paged_written(pool: Tensor, new: Tensor, table: Tensor, first: Tensor) -> Te
     """
     Returns `pool` [pools, pages, heads, page size, width] with `new` [batch, heads,
     tokens, width] written into the pages that `table` [batch, columns] gives to each
-    sequence. `first[b]` is the number of the first token of sequence b; tokens with a
-    negative number are left out. It is exported as `train.paged_write`.
+    sequence. `first[b]` is the number of the first token of sequence b. Skips tokens
+    with a negative number. Exports as `train.paged_write`.
     """
     if torch.compiler.is_exporting():
         return train_node("paged_write", (pool, new, table, first), pool.shape, pool)
@@ -62,8 +61,8 @@ def paged_written(pool: Tensor, new: Tensor, table: Tensor, first: Tensor) -> Te
 
 def paged_read(pool: Tensor, table: Tensor) -> Tensor:
     """
-    Returns the tokens of each sequence, [batch, heads, columns * page size, width], from
-    its pages in `pool`, which are in `table` [batch, columns]. It is exported as
+    Returns the tokens of each sequence, [batch, heads, columns * page size, width],
+    from the pages in `pool` that `table` [batch, columns] gives to it. Exports as
     `train.paged_read`.
     """
     (batch, columns), (_, _, heads, size, width) = table.shape, pool.shape
@@ -77,7 +76,7 @@ def paged_read(pool: Tensor, table: Tensor) -> Tensor:
 class _LayerContent(ABC):
     """
     The cache of one layer in a step. `content` has the layer's tensors before the step,
-    by name, and `new` those after it.
+    by name, and `new` has the tensors after the step.
     """
 
     content: Mapping[str, Tensor]
@@ -86,8 +85,8 @@ class _LayerContent(ABC):
     @abstractmethod
     def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """
-        Returns the shape and type of each tensor of the cache. It is called after a
-        step without content.
+        Returns the shape and type of each tensor of the cache. Call this after a step
+        without content.
         """
 
 
@@ -95,10 +94,11 @@ class AttentionStep(CacheLayerMixin, _LayerContent):
     """
     The keys and values of an attention layer, each [batch, heads, slots, width].
 
-    Token n of a sequence is in slot n. With a window, which forgets older tokens, it is
-    in slot n modulo `slots`. `tokens` is the length of the prompts in prefill, and None
-    in decode. `first` [batch] is the index of the first token that the step computes
-    for each sequence; in prefill it is the negative number of padding tokens.
+    Token n of a sequence is in slot n. In a layer with a window, which forgets older
+    tokens, token n is in slot n modulo `slots`. `tokens` is the length of the prompts
+    in prefill, and None in decode. `first` [batch] is the index of the first token that
+    the step computes for each sequence; in prefill it is minus the number of padding
+    tokens.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class AttentionStep(CacheLayerMixin, _LayerContent):
         self._made: dict[str, Tensor] = {}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Does nothing, because the tensors are given."""
+        """Does nothing, because the caller provides the tensors."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """
         Records the new content of the cache. Returns the keys and values for attention:
-        in prefill those of the prompt, in decode those of all slots.
+        of the prompt in prefill, and of all slots in decode.
         """
         own = {"key": key_states, "value": value_states}
         self._made = own
@@ -147,13 +147,13 @@ class AttentionStep(CacheLayerMixin, _LayerContent):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """
-        Returns the number of keys, and 0 as the offset of the first key. The masks
-        themselves are given to the model.
+        Returns the number of keys, and 0 as the offset of the first key. The caller
+        gives the masks to the model.
         """
         return (self.slots if self.tokens is None else query_length), 0
 
     def get_seq_length(self) -> int:
-        """Returns 0, because positions are given to the model."""
+        """Returns 0, because the caller gives positions to the model."""
         return 0
 
     def get_max_length(self) -> int:
@@ -184,7 +184,7 @@ class PagedStep(AttentionStep):
     ) -> tuple[Tensor, Tensor]:
         """
         Records the new content of the pages. Returns the keys and values for attention:
-        in prefill those of the prompt, in decode those of all pages of a sequence.
+        of the prompt in prefill, and of all pages of a sequence in decode.
         """
         own = {"key": key_states, "value": value_states}
         self._made = own
@@ -209,8 +209,8 @@ class PagedStep(AttentionStep):
 class StateStep(LinearAttentionLayer, _LayerContent):
     """
     The states of a state-space layer: `conv` [batch, channels, kernel], the last inputs
-    of its convolution, and `recurrent`, its recurrent state. `tokens` is None in
-    decode.
+    of its convolution, and `recurrent`, its recurrent state. `tokens` is the length of
+    the prompts in prefill, and None in decode.
     """
 
     def __init__(self, tokens: int | None, content: Mapping[str, Tensor] | None):
@@ -233,7 +233,7 @@ class StateStep(LinearAttentionLayer, _LayerContent):
     ) -> Tensor:
         """
         Records the last inputs of the convolution. Returns the inputs for this step:
-        those kept from before, if any, and the new ones, padded with zeros to the
+        any inputs from earlier steps, then the new ones, padded with zeros to the
         kernel's size.
         """
         length = conv_kernel_size or conv_states.shape[-1]
@@ -262,11 +262,16 @@ _STATES = ("linear_attention",)
 
 class StepCache(Cache):
     """
-    The cache of a model in one step, of the sizes `sizes`. `first` and `tokens` are
-    those of `AttentionStep`. `content` has the tensors before the step by layer and
-    name; None serves to find their shapes. `table` is that of `PagedStep`: layers that
-    attend to all tokens have their keys and values in pages, others do not. Raises
-    DistIRError for a kind of layer without a static cache.
+    The cache of a model in one step of generation, with the sizes `sizes`.
+
+    - `first`: the index of the first token that the step computes, for each sequence;
+    - `tokens`: the length of the prompts in prefill, and None in decode;
+    - `content`: the tensors before the step by layer and name, or None to find their
+      shapes;
+    - `table`: the pages of each sequence, [batch, columns], or None. Only layers that
+      attend to all tokens keep their keys and values in pages.
+
+    Raises DistIRError for a kind of layer without a static cache.
     """
 
     def __init__(

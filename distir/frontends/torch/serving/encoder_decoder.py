@@ -2,10 +2,10 @@
 Modules around a Hugging Face encoder-decoder for the two steps of generation.
 
 Prefill takes prompts [batch, tokens], padded on the left, and the number of padding
-tokens of each. It runs the encoder on the prompts and the decoder on its start token,
-fills the caches of the decoder's attention to itself and to the prompts, and returns
+tokens of each prompt. It runs the encoder on the prompts and the decoder on its start
+token, fills the caches of the decoder's self-attention and cross-attention, and returns
 the logits of the start token. Decode takes one token of each sequence, the number of
-the decoder's tokens before it, and the padding of the prompts.
+the decoder's tokens before this token, and the padding of the prompts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CrossStep(CacheLayerMixin):
         self.keys, self.values = self.content.get("key"), self.content.get("value")
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Does nothing, because the tensors are given."""
+        """Does nothing, because the caller provides the tensors."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -74,7 +74,7 @@ class CrossStep(CacheLayerMixin):
         return query_length, 0
 
     def get_seq_length(self) -> int:
-        """Returns 0, because positions are given to the model."""
+        """Returns 0, because the caller gives positions to the model."""
         return 0
 
     def get_max_length(self) -> int:
@@ -84,9 +84,13 @@ class CrossStep(CacheLayerMixin):
 
 class _Caches(EncoderDecoderCache):
     """
-    The caches of an encoder-decoder in one step. `slots`, `first` and `tokens` are
-    those of `AttentionStep`, for the decoder's own tokens. `content` has the tensors
-    before the step by layer and name; None serves to find their shapes.
+    The caches of an encoder-decoder in one step of generation.
+
+    - `slots`: the number of slots for the decoder's own tokens;
+    - `first`: the index of the first decoder token of the step, for each sequence;
+    - `tokens`: the number of decoder tokens in prefill, and None in decode;
+    - `content`: the tensors before the step by layer and name, or None to find their
+      shapes.
     """
 
     def __init__(
@@ -124,7 +128,10 @@ class _Caches(EncoderDecoderCache):
 
 
 class _EncoderDecoderStep(StepModule):
-    """A step of an encoder-decoder; `sizes.cache` is the number of tokens that it generates."""
+    """
+    A step of generation of an encoder-decoder. `sizes.cache` is the number of tokens
+    that the model generates.
+    """
 
     def run_decoder(
         self,
@@ -137,8 +144,8 @@ class _EncoderDecoderStep(StepModule):
     ) -> Tensor:
         """
         Returns the logits of the decoder's tokens `tokens` [batch, 1] at `positions`
-        [batch], behind prompts of `length` tokens of which the first `padding` [batch]
-        are none. `given` are the other arguments of the model.
+        [batch]. The prompts have `length` tokens, of which the first `padding` [batch]
+        are padding. `given` are further arguments of the model.
         """
         lowest = torch.finfo(self.dtype()).min
         seen = torch.arange(length)[None, :] >= padding[:, None]
@@ -166,7 +173,10 @@ class _EncoderDecoderStep(StepModule):
     def caches(
         self, first: Tensor, tokens: int | None, content: Content | None
     ) -> _Caches:
-        """Returns the caches of a step; the arguments are those of `AttentionStep`."""
+        """
+        Returns the caches of a step with the given first token of each sequence, length
+        of the prompts (None in decode), and tensors before the step.
+        """
         layers = getattr(self.config, "num_decoder_layers", None)
         count = self.config.num_hidden_layers if layers is None else layers
         return _Caches(count, self.sizes.cache, first, tokens, content)
@@ -176,8 +186,8 @@ class _EncoderDecoderStep(StepModule):
 def _biases_at(model: Any, positions: Tensor, is_prefill: bool) -> Generator[None]:
     """
     A context manager in which the decoder of a T5 computes its position biases for
-    queries at `positions` [batch], one of each sequence. transformers computes those of
-    queries at the same position in all sequences. In prefill the only key is the start
+    queries at `positions` [batch], one for each sequence. Without it, transformers
+    assumes the same position in all sequences. In prefill the only key is the start
     token.
     """
     changed = list[Any]()
@@ -214,7 +224,7 @@ def _bias(
 def start_token(config: Any) -> int:
     """
     Returns the token with which the decoder of an encoder-decoder begins. Raises
-    DistIRError if there are no steps of generation for this kind of model, or if the
+    DistIRError if DistIR has no generation steps for this kind of model, or if the
     configuration does not name the token.
     """
     if config.model_type not in SUPPORTED:

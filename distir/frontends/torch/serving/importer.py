@@ -1,4 +1,7 @@
-"""Imports a Hugging Face decoder or encoder-decoder as a program with the entries prefill and decode."""
+"""
+Imports a Hugging Face decoder or encoder-decoder as a program with the entries prefill
+and decode.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +54,11 @@ def import_serving(
     allow: Sequence[str] = (),
 ) -> dict[str, ImportedModel]:
     """
-    Imports `prefill` and `decode`, the generation steps of a causal language model or of
-    an encoder-decoder, and returns them by name. Both take the cache as arguments with the role `cache`, and
-    return the new cache as results that replace these arguments. `check` and `allow`
-    are options of `import_torch`. Raises DistIRError if a layer has no static cache, or
-    if the model cannot be imported.
+    Imports `prefill` and `decode`, the generation steps of a causal language model or
+    of an encoder-decoder, and returns them by name. Both take the cache as arguments
+    with the role `cache`, and return the new cache as results that replace these
+    arguments. `check` and `allow` are options of `import_torch`. Raises DistIRError if
+    a layer has no static cache, or if the model cannot be imported.
     """
     batch = sizes.batch
     prompts = torch.zeros(batch, sizes.prompt, dtype=torch.int64)
@@ -101,9 +104,10 @@ def import_serving(
 
 def _page_table(config: Any, sizes: ServingSizes) -> dict[str, torch.Tensor]:
     """
-    Returns a table of pages [batch, columns] by the name of the input, or nothing if the
-    cache has no pages. Sequences have different pages, as many as there are. Raises
-    DistIRError if no layer of the model attends to all tokens.
+    Returns an example table of pages [batch, columns] by the name of the input, or an
+    empty dictionary if the cache has no pages. Sequences have different pages, as far
+    as there are enough. Raises DistIRError if no layer of the model attends to all
+    tokens.
     """
     if (paging := sizes.paging) is None:
         return {}
@@ -124,9 +128,9 @@ def empty_cache(
     table: torch.Tensor | None = None,
 ) -> dict[str, dict[str, torch.Tensor]]:
     """
-    Returns a cache of zeros with the shapes that the model needs. The shapes are found
-    by running prefill without values. `table` has the pages of a cache in pages. The
-    cache of a model whose parameters have no values has none either.
+    Returns a cache of zeros with the shapes that the model needs. Finds the shapes by
+    running `prefill` without values. `table` has the pages of each sequence, or is
+    None. If the model's parameters have no values, the cache has none either.
     """
     given = (prompts, padding) if table is None else (prompts, padding, table)
     with (
@@ -153,8 +157,9 @@ def empty_cache(
 
 def cache_names(content: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """
-    Returns the names of the tensors of a cache, such as `cache.0.key` and, of attention
-    to the prompts of an encoder-decoder, `cache.cross0.key`, in the order of its leaves.
+    Returns the names of the tensors of a cache in the order of its leaves, such as
+    `cache.0.key`, or `cache.cross0.key` for cross-attention to the prompts of an
+    encoder-decoder.
     """
     return [
         f"cache.{layer.removeprefix(SELF)}.{name}"
@@ -165,8 +170,8 @@ def cache_names(content: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _mark_cache(function: FuncOp, others: int, names: Sequence[str]) -> None:
     """
-    Sets `names` and the role `cache` on the arguments that hold the cache. The exporter
-    keeps the order of leaves, and the cache comes last, behind `others` inputs. Raises
+    Sets `names` and the role `cache` on the arguments that hold the cache. They come
+    after `others` inputs, because the exporter keeps the order of leaves. Raises
     DistIRError if the model has other inputs than expected.
     """
     attributes = argument_attributes(function)

@@ -2,9 +2,9 @@
 Modules around a Hugging Face decoder for the two steps of generation.
 
 Prefill takes prompts [batch, tokens], padded on the left, and the number of padding
-tokens of each. It fills the cache and returns the logits of the last token. Decode
-takes one token of each sequence and the number of tokens before it, and returns the
-logits of that token. In both steps the tokens of a sequence are numbered from 0. The
+tokens of each prompt. It fills the cache and returns the logits of the last token.
+Decode takes one token of each sequence and the number of tokens before this token, and
+returns its logits. In both steps the tokens of a sequence are numbered from 0. The
 cache therefore does not depend on the padding, and the sequences of a batch may differ
 in length.
 """
@@ -29,7 +29,7 @@ _MODELS = "transformers.models."
 
 class StepModule(nn.Module):
     """
-    A step of generation that has the parameters of `model` under their own names, and a
+    A step of generation. It has the parameters of `model` under their own names, and a
     cache of the sizes `sizes`.
     """
 
@@ -44,7 +44,7 @@ class StepModule(nn.Module):
 
     @property
     def source_model(self) -> Any:
-        """The model itself."""
+        """The wrapped Hugging Face model."""
         return self.__dict__["_source"]
 
     @property
@@ -53,7 +53,7 @@ class StepModule(nn.Module):
         return self.source_model.config
 
     def dtype(self) -> torch.dtype:
-        """Returns the type of the first parameter that is of a floating-point type."""
+        """Returns the type of the first floating-point parameter."""
         return next(p.dtype for p in self.parameters() if p.is_floating_point())
 
     def run(
@@ -66,8 +66,8 @@ class StepModule(nn.Module):
     ) -> Tensor:
         """
         Returns the logits of the last token, [batch, 1, vocabulary]. `positions`
-        [batch, tokens] are those of `tokens`. `masks` has the attention mask of each
-        kind of layer. `seen` [batch, tokens] is 1 for tokens and 0 for padding.
+        [batch, tokens] are the positions of `tokens`. `masks` has the attention mask of
+        each kind of layer. `seen` [batch, tokens] is 1 for tokens and 0 for padding.
         """
         model = self.source_model
         given: dict[str, Any] = {"input_ids": tokens, "attention_mask": seen}
@@ -83,9 +83,9 @@ class StepModule(nn.Module):
         """
         Returns the attention mask of each kind of layer, [batch, 1, tokens, keys]: 0
         where a query may attend to a key, and the lowest number of the type elsewhere.
-        `positions` [batch, tokens] are those of the queries. `keys` maps each window to
-        the positions of the keys [batch, keys]. Padding tokens have negative positions
-        and attend only to themselves.
+        `positions` [batch, tokens] are the positions of the queries. `keys` maps each
+        window to the positions of the keys [batch, keys]. Padding tokens have negative
+        positions and attend only to themselves.
         """
         dtype = self.dtype()
         found: dict[str, Tensor] = {}
@@ -122,8 +122,8 @@ _MASKS = {
 @contextlib.contextmanager
 def masks_given(masks: Mapping[str, Tensor]) -> Generator[None]:
     """
-    A context manager that gives models of transformers the masks `masks`, wherever they
-    would compute one from the state of their cache.
+    A context manager that gives models of transformers the masks `masks` in place of
+    masks computed from the state of their cache.
     """
     known = {f: k for f, k in _MASKS.items() if k in masks or k != BIDIRECTIONAL}
     changed: list[tuple[Any, str, Any]] = []
@@ -159,8 +159,8 @@ class Prefill(StepModule):
     ) -> Any:
         """
         Returns the logits of the last token and the new content of the cache. Without a
-        cache, only the shapes of the cache are recorded. `pages` [batch, columns] are
-        those of each sequence, if the cache has pages.
+        cache, only records the shapes of the cache. `pages` [batch, columns] has the
+        pages of each sequence, if the cache has pages.
         """
         length = input_ids.shape[1]
         positions = torch.arange(length)[None, :] - padding[:, None]
@@ -192,8 +192,8 @@ class Decode(StepModule):
         pages: Tensor | None = None,
     ) -> Any:
         """
-        Returns the logits of the token and the new content of the cache. `pages` [batch,
-        columns] are those of each sequence, if the cache has pages.
+        Returns the logits of the token and the new content of the cache. `pages`
+        [batch, columns] has the pages of each sequence, if the cache has pages.
         """
         keys: dict[int, Tensor] = {}
         for window in self.windows():

@@ -1,17 +1,17 @@
 """
-The time that communication takes, by alpha-beta models over the levels of links.
+The time of communication, by alpha-beta models over the levels of links.
 
-A group of devices is described by its `Topology`: for each level of links, the number
-of blocks that communicate over it. Bandwidth-optimal rings run level by level,
-innermost first, each on the part of the data that the level inside leaves. For example,
-a reduce-scatter of S bytes over g devices per node and N nodes takes `(g-1)(a + S/(g
-B))` inside the nodes and `(N-1)(a' + S/(g N B'))` between them. An all-reduce is a
-reduce-scatter and an all-gather.
+A `Topology` describes a group of devices: for each level of links, the number of blocks
+that communicate over that level. Bandwidth-optimal rings run level by level, innermost
+first. Each level handles the part of the data that the next inner level leaves. For
+example, a reduce-scatter of S bytes over g devices per node and N nodes takes `(g-1)(a
++ S/(g B))` inside the nodes and `(N-1)(a' + S/(g N B'))` between them. An all-reduce is
+a reduce-scatter and an all-gather.
 
 With a profile, links reach a fraction of their bandwidth, data that is added up or
 copied also moves through the memory, and every collective has an overhead. The fastest
 of several algorithms counts: rings level by level; one ring of all devices whose levels
-are busy at the same time; and, for an all-reduce, two trees. A profile may say that the
+are busy at the same time; and, for an all-reduce, two trees. In some profiles, the
 devices of a node do not share the data that comes over the network. Then there is one
 ring, and every device receives all data over its own adapter.
 """
@@ -30,10 +30,10 @@ from distir.interpreters.simulator.profiles.profile import LinkFigures
 class Crossing:
     """
     One level of links in a group of devices. `blocks` parts of the group communicate
-    through `level`. Each part has `inner` devices, and inner levels connect these.
-    `sharing` devices of each block use the level at the same time, including devices of
-    other groups. `kind` is the kind of communication; a profile may have special
-    figures for it.
+    through `level`. Inner levels connect the `inner` devices of each part. `sharing`
+    devices of each block use the level at the same time, including devices of other
+    groups. `kind` is the kind of communication; a profile may have special figures for
+    this kind.
     """
 
     level: LinkLevel
@@ -51,8 +51,7 @@ class Crossing:
     @property
     def devices(self) -> int:
         """
-        The number of devices of the group that this level and the levels inside
-        connect.
+        The number of devices of the group that this level and all inner levels connect.
         """
         return self.blocks * self.inner
 
@@ -72,9 +71,9 @@ class Crossing:
     def block_rate(self) -> float:
         """
         The rate in bytes/s at which a block takes part in a collective. If the devices
-        of a block pass on what they receive, each receives a part of the data, and the
-        rate is the sum over these devices. Otherwise each receives all data itself, and
-        the rate is that of one device.
+        of a block share the data that they receive, this is the sum of their rates.
+        Otherwise each device receives all data itself, and this is the rate of one
+        device.
         """
         figures = self.figures
         if figures is not None and not figures.shared:
@@ -107,7 +106,7 @@ def topology(group: Sequence[int], hardware: Hardware) -> Topology:
     """
     Returns the levels of links that the devices of `group` need to reach each other,
     innermost first. A group that is spread unevenly over the blocks of a level counts
-    as one ring over the outermost level that it needs.
+    as one ring over the outermost level that the group needs.
     """
     crossings: list[Crossing] = []
     inner = 1
@@ -164,8 +163,8 @@ def shared(
 
 def of_kind(kind: str, crossings: Topology) -> Topology:
     """
-    Returns `crossings` with the figures for a kind of communication, such as
-    `all_reduce`.
+    Returns `crossings` for a kind of communication, such as `all_reduce`. A profile
+    then gives the figures of this kind.
     """
     return tuple([replace(crossing, kind=kind) for crossing in crossings])
 
@@ -221,8 +220,8 @@ def _ring_pass(size: float, crossings: Topology) -> float:
 
 def _shares(crossings: Topology) -> bool:
     """
-    Whether the devices of a block pass on the data that one of them received, at every
-    level.
+    Whether, at every level, the devices of a block pass on received data to each other,
+    so that each byte enters the block only once.
     """
     figures = [crossing.figures for crossing in crossings]
     return all(f is None or f.shared for f in figures)
@@ -321,10 +320,10 @@ def sharing_of(
     pairs: Sequence[tuple[int, int]], pair: tuple[int, int], hardware: Hardware
 ) -> int:
     """
-    Returns the number of sends that share the link of the send `pair`. `pairs` are all
-    sends at this time, as pairs of sender and receiver. Those that leave the same block
-    of devices over the same level of links share a link. Returns 1 if the devices of a
-    block do not share bandwidth.
+    Returns the number of sends that share the link of the send `pair`. `pairs` holds
+    all sends at this time, as pairs of sender and receiver. Sends that leave the same
+    block of devices over the same level share a link, unless the devices of a block
+    have bandwidth of their own; then the result is 1.
     """
     level = hardware.level_between(*pair)
     if level.block_bandwidth is None:

@@ -24,9 +24,9 @@ class DeviceKind:
     One kind of device.
 
     - `memory`: the usable bytes of memory; `memory_bandwidth`: bytes/s;
-    - `peak_flops`: FLOP/s by element type (`default` is for types that are not listed);
+    - `peak_flops`: FLOP/s by element type; `default` is for types that are not listed;
     - `launch_latency`: the seconds from issuing an op to its start;
-    - `allocation_block`: the number of bytes in whose multiples memory is allocated;
+    - `allocation_block`: memory is allocated in multiples of this number of bytes;
     - `library_memory`: the bytes that libraries always take; `communicator_memory`: the
       bytes for each group of devices that the device communicates with; both are from
       the cluster, or else from the profile;
@@ -76,9 +76,9 @@ class DeviceKind:
 
     def reserved(self, peak: int, held: int) -> int:
         """
-        Returns the bytes that the software reserves on the device for a peak of `peak`
-        bytes. `held` bytes of the peak are in use throughout a step; the others take
-        more, by the profile's fraction `fragments`.
+        Returns the bytes that the memory allocator reserves on the device for a peak of
+        `peak` bytes. `held` bytes of the peak are in use throughout a step. The rest of
+        the peak takes more memory, by the profile's fraction `fragments`.
         """
         fragments = 0.0 if self.profile is None else self.profile.memory.fragments
         return peak + round(fragments * (peak - held))
@@ -86,14 +86,15 @@ class DeviceKind:
     @property
     def contention(self) -> float:
         """
-        The share of a device that an asynchronous collective takes from computations.
+        The share of a device's speed that computations lose to an asynchronous
+        collective.
         """
         return 0.0 if self.profile is None else self.profile.contention
 
     def peak(self, element_type: str) -> float:
         """
         Returns the FLOP/s for an element type such as `f16`. Raises DistIRError if the
-        kind gives none.
+        kind has no figure for this type.
         """
         rate = self.peak_flops.get(element_type, self.peak_flops.get("default"))
         if rate is None:
@@ -109,7 +110,8 @@ class LinkLevel:
     """
     A level of links. Consecutive groups of `span` devices reach each other at
     `bandwidth` bytes/s per device and direction, with `latency` seconds per message.
-    `kind` says what the links are, such as `infiniband`; profiles know them by it.
+    `kind` is the kind of links, such as `infiniband`, and the key of their figures in a
+    profile.
     """
 
     name: str
@@ -125,8 +127,9 @@ class LinkLevel:
     def figures(self) -> LinkFigures | None:
         """
         The performance of the level in practice, or None without a profile. If the
-        profile does not know this kind of links, what the software adds is that of its
-        other links, and the rest is the data sheet's.
+        profile has no figures for this kind of links, bandwidth and latency come from
+        the data sheet, and the software's overheads from the profile's other kinds of
+        links.
         """
         if self.profile is None:
             return None
@@ -159,8 +162,8 @@ class LinkLevel:
 @dataclass(frozen=True)
 class Route:
     """
-    Links between two sets of devices, with a bandwidth and latency that differ from
-    those of the level.
+    Links between two sets of devices, with another bandwidth and latency than the other
+    links of their level.
     """
 
     first: frozenset[int]
@@ -221,13 +224,13 @@ class Hardware:
 
     @property
     def profile_names(self) -> list[str]:
-        """The names of the profiles of the kinds of devices, each once."""
+        """The distinct names of the profiles of the kinds of devices."""
         profiles = [kind.profile for kind in self.kinds]
         return list(dict.fromkeys(p.name for p in profiles if p is not None))
 
     @property
     def unknown_links(self) -> list[str]:
-        """Descriptions of the links of kinds for which no profile has figures."""
+        """Descriptions of the levels of links whose kind is in no profile."""
         return [
             f"@{level.name}"
             + (f" (kind {level.kind})" if level.kind != level.name else "")
@@ -244,7 +247,7 @@ class Hardware:
     def delays_scales(self) -> bool:
         """
         Whether the software takes scales of 8-bit floats from earlier steps, so that no
-        message carries them alone.
+        message carries only scales.
         """
         first = self.kinds[0].profile
         return first is not None and SCALES in first.fusion
@@ -262,8 +265,8 @@ class Hardware:
 
     def distinct_kinds(self, devices: Sequence[int]) -> list[DeviceKind]:
         """
-        Returns the kinds of `devices`, each once. Returns the kind of device 0 if
-        `devices` is empty.
+        Returns the kinds of `devices` without duplicates. Returns the kind of device 0
+        if `devices` is empty.
         """
         if self.is_uniform or not devices:
             return [self.kinds[0]]
@@ -289,9 +292,9 @@ class Hardware:
         self, level: LinkLevel, inner: LinkLevel | None, group: Sequence[int]
     ) -> LinkLevel:
         """
-        Returns `level` as the devices of `group` see it: with the bandwidth and latency
-        of the slowest link that a ring of these devices may take. `inner` is the next
-        inner level; links within its blocks do not count.
+        Returns `level` with the bandwidth and latency of the slowest link that a ring
+        of the devices of `group` may take. `inner` is the next inner level; links
+        within its blocks do not count.
         """
         for route in self.routes:
             sides = [[d for d in group if d in s] for s in (route.first, route.second)]

@@ -85,10 +85,12 @@ _COPYING = (
 def copies_of_part(op: Operation, size: int, element: str) -> int:
     """
     Returns the bytes of the copies of logits that a generated package makes for a loss
-    or its gradient. `size` is the number of bytes of the logits, of element type
-    `element`. Packages compute `LOGITS_AT_ONCE` of them at a time: for the loss, the
-    logits of this part in 32 bits if they have 16, and their log-softmax; for the
-    gradient, the softmax in 32 bits, and the gradient of the part beside the whole one.
+    or its gradient; 0 for other ops. The logits have `size` bytes in all and element
+    type `element`.
+
+    A package computes `LOGITS_AT_ONCE` logits at a time. The loss copies this part as
+    its log-softmax, and 16-bit logits also in 32 bits. The gradient copies this part as
+    its softmax in 32 bits, and holds its gradient beside the whole gradient.
     """
     if not isinstance(op, _COPYING):
         return 0
@@ -108,14 +110,14 @@ def copies_of_part(op: Operation, size: int, element: str) -> int:
 @dataclass(frozen=True)
 class CostContext:
     """
-    An op on one device.
+    An op on one device: the inputs of a cost function.
 
     - `op`: the op, with global shapes in its types;
     - `device`: the kind of device that runs it;
     - `work`: the op's work on this device, derived from its sharding rule;
     - `operand_bytes`, `result_bytes`: the bytes of this device's parts;
-    - `load`: the rows of experts of this device as a multiple of those that `work` is
-      for.
+    - `load`: the number of this device's rows of experts, as a multiple of the number
+      that `work` assumes.
     """
 
     op: Operation
@@ -141,8 +143,8 @@ class CostContext:
     @cached_property
     def element_type(self) -> str:
         """
-        The element type in which the op computes, whatever the order of its operands:
-        see `computing_type`.
+        The element type in which the op computes, by the rule of `computing_type`. The
+        order of operands does not matter.
         """
         return computing_type(self.op, self.work.rule)
 
@@ -150,7 +152,7 @@ class CostContext:
     def seconds_at_peak(self) -> float:
         """
         The seconds of the floating-point operations alone, at the device's peak; 0 if
-        it is unknown.
+        the peak is unknown.
         """
         if not self.flops:
             return 0.0
@@ -162,8 +164,8 @@ class CostContext:
     def copies_of_logits(self) -> int:
         """
         The bytes of the 32-bit copies of logits that the software makes for a loss or
-        its gradient; 0 for other ops, and without a profile. They are those that the
-        profile names, or else those of generated packages (`copies_of_part`).
+        its gradient; 0 for other ops, and without a profile. The profile gives the
+        copies; by default they are those of generated packages (`copies_of_part`).
         """
         profile = self.device.profile
         if profile is None or class_of(self.op) != "loss":
@@ -182,9 +184,10 @@ class CostContext:
     ) -> Cost:
         """
         Returns the cost of an op that computes and moves bytes at the same time: the
-        launch latency, plus the longer of the two times. With a profile, the time
-        follows the curve of the op's class. By default, `flops` (operations), `moved`
-        (bytes) and `product` (the op as products of matrices) are derived from the op.
+        launch latency, plus the longer of the times to compute and to move. With a
+        profile, the time follows the curve of the op's class. By default, `flops`
+        (operations), `moved` (bytes) and `product` (the op as products of matrices) are
+        derived from the op.
         """
         flops = self.flops if flops is None else flops
         moved = self.bytes if moved is None else moved
@@ -267,16 +270,16 @@ class CostContext:
 
 def computing_type(op: Operation, rule: Rule) -> str:
     """
-    Returns the name of the element type in which an op computes, `default` if it has no
-    tensors.
+    Returns the name of the element type in which an op computes, such as `f16`, or
+    `default` if the op has no tensors.
 
-    It follows from the op's types and its sharding rule, never from the order of
-    operands. If the op multiplies and adds up, the operands that count are those with a
+    The result depends on the op's types and its sharding rule, never on the order of
+    operands. If the op multiplies and adds up, only the factors count: operands with a
     dimension that the results lack, such as the two matrices of a product, without
-    their scales. Of them floats count before integers, such as positions or labels, and
-    of several types the narrowest: libraries multiply in the type of the factors, and
-    keep sums, statistics and masks in wider ones. Results decide only if no operand is
-    a tensor. The class of an op may name the operand (`COMPUTES_IN`).
+    their scales. Floats count before integers, such as positions or labels, and narrow
+    types before wide ones. This is because libraries multiply in the type of the
+    factors, and keep sums, statistics and masks in wider types. Results decide only if
+    no operand is a tensor. The class of an op may name the operand (`COMPUTES_IN`).
     """
     operands: Sequence[SSAValue] = op.operands
     if isinstance(op, OpFacts) and op.COMPUTES_IN:
@@ -302,8 +305,9 @@ def computing_type(op: Operation, rule: Rule) -> str:
 @lru_cache
 def _rank_of_type(element: Attribute) -> tuple[bool, bool, float, str]:
     """
-    Returns a sort key that puts floats before integers, both before booleans and other
-    types, and narrow types before wide ones, and ends with the name of the type.
+    Returns a sort key for element types: floats come before integers, integers before
+    all other types, and narrow types before wide ones. The last key is the name of the
+    type.
     """
     name = element.kind.data if isinstance(element, ElementType) else str(element)
     is_float = isinstance(element, AnyFloat) or name.startswith("float")
@@ -395,7 +399,7 @@ def selection(context: CostContext) -> Cost:
 def cache_write(context: CostContext) -> Cost:
     """
     Returns the cost of writing new tokens to a cache, in the cache's own memory. The op
-    reads their places, and reads and writes the tokens.
+    reads the positions of the tokens, and reads and writes the tokens.
     """
     return context.roofline(
         moved=sum(context.operand_bytes[1:]) + context.operand_bytes[1]

@@ -1,15 +1,16 @@
 """
 How collectives that run at the same time share links.
 
-The load of a collective on a level of links is the share of the time in which it keeps
-the links busy while nothing else runs. It is 1 on the level that bounds it, up to
-latency. If the loads of two collectives on a level add up to 1 at most, neither slows
-the other down. Otherwise there are two rules, by the order of streams on a device
-(`distir.interpreters.simulator.engine.streams`):
+The load of a collective on a level of links is the share of the time in which the
+collective keeps the links busy while nothing else runs. The load on the slowest level
+is 1, up to latency. If the loads of two collectives on a level add up to 1 at most,
+neither slows the other down. Otherwise there are two rules, by the order of streams on
+a device (`distir.interpreters.simulator.engine.streams`):
 
-- a collective that waits behind others gets what they leave (`left_by`);
-- two collectives that run side by side get one half each, or what the other does not
-  need (`fair_rates`).
+- a collective that waits behind other collectives gets the rest of each link
+  (`left_by`);
+- two collectives that run side by side get one half each, or the share that the other
+  one does not need (`fair_rates`).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _PAIRWISE = frozenset({"all_to_all", "gather", "scatter"})
 
 def loads_of(kind: str, size: float, seconds: float, crossings: Topology) -> Loads:
     """
-    Returns the loads of a collective of a kind, such as `all_gather`, with `size` bytes
-    over `crossings`. It takes `seconds` by itself.
+    Returns the load on each level of a collective of a kind, such as `all_gather`, with
+    `size` bytes over `crossings`. The collective takes `seconds` by itself.
     """
     if seconds <= 0:
         return ()
@@ -57,8 +58,8 @@ def _busy(kind: str, size: float, crossing: Crossing, crossings: Topology) -> fl
 @lru_cache(maxsize=4096)
 def left_by(others: Loads, loads: Loads) -> float:
     """
-    Returns the speed, from 0 to 1, of a collective with `loads` that gets what
-    collectives with the loads `others` leave of each link.
+    Returns the speed, from 0 to 1, of a collective with `loads` that waits behind
+    collectives with the loads `others` and uses the rest of each link.
     """
     taken = dict(others)
     speeds = [
@@ -70,8 +71,8 @@ def left_by(others: Loads, loads: Loads) -> float:
 @lru_cache(maxsize=4096)
 def fair_rates(loads: Loads, others: Loads) -> tuple[float, float]:
     """
-    Returns the speeds, from 0 to 1, of two collectives that run side by side: of the
-    one with `loads`, and of the one with the loads `others`.
+    Returns the speeds, from 0 to 1, of two collectives that run side by side. The first
+    has `loads`, the second has the loads `others`.
     """
     taken = dict(others)
     first = second = 1.0

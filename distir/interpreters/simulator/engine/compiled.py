@@ -1,7 +1,7 @@
 """
 A function compiled for simulation. For each op it holds the devices that the op
-occupies, the time, and the changes of memory. These are computed once, however often
-the function is called.
+occupies, the time, and the changes of memory. The compiler computes them once, however
+often the function is called.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ callee.
 
 class Allocation(NamedTuple):
     """
-    The memory of a result: its slot, the positions of its devices, and its bytes on
-    each of them.
+    The memory of a value: its slot (index among the function's values), the positions
+    of its devices (indices in arrays over devices), and its bytes on each of these
+    devices.
     """
 
     slot: int
@@ -38,8 +39,9 @@ class Allocation(NamedTuple):
 class FixedOperands:
     """
     Arguments of the program that are the same for many calls of a function: their
-    `slots`, and their `places` among the function's arguments. The program holds their
-    memory throughout, so a call need not hold or free it.
+    `slots` (indices among the caller's values), and their `places` (indices among the
+    function's arguments). Their memory stays allocated throughout, so calls need not
+    hold or free it.
     """
 
     slots: tuple[int, ...]
@@ -51,9 +53,9 @@ class CompiledStep:
     """
     One step of a compiled function: a call of another function, or an op.
 
-    Slots are the indices of the function's values. `operands` are the slots that the
-    step uses, and `defined` those of its results. `dying` are the slots that this step
-    is the last to use, and `unused` those of results that nothing uses.
+    Slots are the indices of the function's values. The step uses the slots `operands`
+    and sets the slots `defined`. No later step uses the slots `dying`. No step uses the
+    results in the slots `unused`.
     """
 
     op: Operation
@@ -64,8 +66,8 @@ class CompiledStep:
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
-        Returns a copy that uses other slots, the numbers of values in a function. A slot
-        in `slots` becomes the slot that `slots` maps it to; `by` is added to any other.
+        Returns a copy of the step with renumbered slots (indices of values). `slots`
+        maps old to new slots; any slot that it lacks is increased by `by`.
         """
         found = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
@@ -79,9 +81,10 @@ class CompiledStep:
 @dataclass(eq=False, kw_only=True)
 class CallStep(CompiledStep):
     """
-    A call of the function `callee`. `mesh` is the position on which the whole call
-    happens, or None if it needs several. `fixed` holds arguments of the program that
-    the call takes in addition to its operands.
+    A call of the function `callee`. `mesh` is the index of the mesh that runs the whole
+    call, in arrays with one entry per mesh; None if the call needs several entries.
+    `fixed` holds arguments of the program that the call takes in addition to its
+    operands.
     """
 
     callee: CompiledFunction
@@ -94,13 +97,13 @@ class OpStep(CompiledStep):
     """
     Base of the steps that are not calls.
 
-    - `positions`, `workspace`: the devices that the op occupies, and the bytes that it
-      needs there while it runs;
+    - `positions`, `workspace`: the devices that the op occupies, and the bytes that the
+      op needs there while it runs, besides operands and results;
     - `results`: the memory of the results;
     - `in_place`: pairs of a result's memory and the slot of an argument whose memory
       the result may take over;
     - `reusable`: the slots of operands whose memory the only result takes over if no
-      later step needs them;
+      later step needs the operand;
     - `issue`: the seconds in which the host issues the op.
     """
 
@@ -113,8 +116,8 @@ class OpStep(CompiledStep):
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
-        Returns a copy that uses other slots, the numbers of values in a function. A slot
-        in `slots` becomes the slot that `slots` maps it to; `by` is added to any other.
+        Returns a copy of the step with renumbered slots (indices of values). `slots`
+        maps old to new slots; any slot that it lacks is increased by `by`.
         """
         found = super().moved(slots, by)
         if self.reusable:
@@ -131,10 +134,10 @@ class ComputationStep(OpStep):
 
     - `seconds`: the time on each of `positions`, one number for all or one per device;
     - `flops`: the floating-point operations on each device, and `seconds_at_peak` their
-      time at the device's peak; `recomputed` is the share of them in which a backward
-      computes again what the forward computed;
+      time at the device's peak; `recomputed` is the share of `flops` in which a
+      backward pass repeats work of the forward pass;
     - `view_of`: the slot of the value whose memory the results share, if any; `is_part`
-      tells whether they are only a part of it;
+      tells whether the results are only a part of this value;
     - `shapes`: the shapes of operands and results on one device; `operand_bytes`: the
       bytes of operands;
     - `is_constant`: whether the step is a constant, which is in memory throughout.
@@ -152,8 +155,8 @@ class ComputationStep(OpStep):
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
-        Returns a copy that uses other slots, the numbers of values in a function. A slot
-        in `slots` becomes the slot that `slots` maps it to; `by` is added to any other.
+        Returns a copy of the step with renumbered slots (indices of values). `slots`
+        maps old to new slots; any slot that it lacks is increased by `by`.
         """
         found = super().moved(slots, by)
         if self.view_of is not None:
@@ -164,9 +167,9 @@ class ComputationStep(OpStep):
 @dataclass(eq=False, kw_only=True)
 class CommunicationStep(OpStep):
     """
-    A collective or a send, made of `transfers`. If `is_asynchronous` is set, its
-    devices compute while it is in progress. If `holds_operand` is set, its operand's
-    memory is freed only when it is done.
+    A collective or a send, made of `transfers`. If `is_asynchronous` is set, the
+    devices compute during the communication. If `holds_operand` is set, the operand's
+    memory is freed only at the end of the communication.
     """
 
     transfers: tuple[Transfer, ...]
@@ -178,15 +181,15 @@ class CommunicationStep(OpStep):
 @dataclass(eq=False)
 class CompiledFunction:
     """
-    A compiled function.
+    A compiled function. A slot is the index of one of its values.
 
     - `arguments`, `slots`: the number of arguments, and of all values; arguments have
       the first slots;
     - `unused`: the slots of arguments that nothing uses;
     - `returns`: the slots of the results;
     - `steps`: the steps, in order;
-    - `mesh`: the single position on which all steps run, one after the other; None if
-      there are several positions, or sends;
+    - `mesh`: the index of the only mesh that runs the steps, one after the other, in
+      arrays with one entry per mesh; None if there are several, or sends;
     - `given_up`: the arguments of a program whose memory its results may take over.
     """
 
@@ -202,9 +205,9 @@ class CompiledFunction:
 
 class PlacedFunction(NamedTuple):
     """
-    A compiled function, and the mesh on which a program runs it. This mesh is like the
-    one that the function was compiled for. If `mesh` is None, the function runs on the
-    meshes that it was compiled for.
+    A compiled function, and the mesh on which a program runs it. This mesh has the same
+    devices and links as the mesh of the compilation. If `mesh` is None, the function
+    runs on the meshes that it was compiled for.
     """
 
     function: CompiledFunction

@@ -63,9 +63,9 @@ from distir.program import (
 @dataclass
 class _Queue:
     """
-    The ops that one function issues to the devices of a mesh. `issuing`,
-    `communicating` and `computing` are the seconds in which the host issues them, and
-    in which the devices communicate and compute. `steps` are those that compute.
+    The ops that one function issues to the devices of a mesh, with three sums of
+    seconds: `issuing` (of the host), `communicating` and `computing` (of the devices).
+    `steps` holds the ops that compute.
     """
 
     issuing: float = 0.0
@@ -77,9 +77,9 @@ class _Queue:
 def pace(steps: Sequence[CompiledStep]) -> None:
     """
     Lengthens the computations of one function's `steps`, in place, so that the ops of
-    each mesh take at least the time in which the host issues them. That time is the sum
-    of their `issue`, in seconds; it is 0 without a profile. Asynchronous steps are
-    ignored.
+    each mesh take at least as long as the host needs to issue them. The host needs the
+    sum of their `issue`, in seconds, which is 0 without a profile. Asynchronous steps
+    are ignored.
     """
     queues: dict[bytes, _Queue] = {}
     for step in steps:
@@ -118,9 +118,9 @@ def _key(positions: Positions) -> bytes:
 
 class CompiledFunctionBuilder:
     """
-    Builds a compiled function from its steps, added in order. It assigns slots to
-    values, and finds the step of each value's last use. SSA values must stay alive
-    while the builder is in use.
+    Builds a compiled function from its steps, added in order. It assigns slots
+    (indices) to values, and finds the step of each value's last use. SSA values must
+    stay alive while the builder is in use.
     """
 
     def __init__(self, name: str, arguments: int):
@@ -129,19 +129,24 @@ class CompiledFunctionBuilder:
         self._slots: dict[int, int] = {}
 
     def bind(self, values: Sequence[SSAValue], first: int) -> None:
-        """Assigns consecutive slots, starting with `first`, to `values`."""
+        """
+        Assigns consecutive slots (indices of values), starting with `first`, to
+        `values`.
+        """
         for slot, value in enumerate(values, first):
             self._slots[id(value)] = slot
 
     def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """Returns the slots of `values`. They must have been bound before."""
+        """
+        Returns the slots (indices) of `values`. All of them must have a slot already.
+        """
         slots = self._slots
         return tuple([slots[id(v)] for v in values])
 
     def define(self, count: int) -> int:
         """
-        Reserves `count` new slots for the results of the next step, and returns the
-        first of them.
+        Reserves `count` new slots (indices of values) for the results of the next step,
+        and returns the first of them.
         """
         first = self._compiled.slots
         self._compiled.slots += count
@@ -154,7 +159,8 @@ class CompiledFunctionBuilder:
     @property
     def steps(self) -> list[CompiledStep]:
         """
-        The steps so far. The caller may reorder them, as long as the order stays valid.
+        The steps so far. The caller may reorder them, as long as each step comes after
+        the steps that define its operands.
         """
         return self._compiled.steps
 
@@ -162,10 +168,10 @@ class CompiledFunctionBuilder:
         self, results: Sequence[int], updated: Mapping[int, int]
     ) -> CompiledFunction:
         """
-        Returns the compiled function, whose results are the slots `results`.
-        Determines, for each step, the values that no later step uses. `updated` maps
-        the slot of a result of the program to the slot of the argument, of the same
-        type, that the result replaces in the next step.
+        Returns the compiled function, whose results are the slots (indices of values)
+        `results`. Determines, for each step, the values that no later step uses.
+        `updated` maps the slot of a result of the program to the slot of the argument,
+        of the same type, that the result replaces in the next step.
         """
         compiled = self._compiled
         compiled.returns = tuple(results)
@@ -216,15 +222,15 @@ class CompiledFunctionBuilder:
 
 class Compiler:
     """
-    Compiles functions, each once. `functions` maps the names of the module's functions
-    to functions, and `device_map` gives the devices of values.
+    Compiles each function once. `functions` maps the names of the module's functions to
+    functions, and `device_map` gives the devices of values.
 
     A result of the entry function that updates an argument (`dist.updates`) is computed
-    into the argument's memory, as optimizers do, if the op that computes it is not a
-    call and is the last one to use the argument. The same holds for a result that is a
-    view of the computed value, and for the copy on the device of a state that is kept
-    in the host's memory. Sums and all-reduces are computed into the memory of an
-    operand that no later op needs.
+    into the argument's memory, as optimizers do, if the op that computes the result is
+    not a call and is the last one to use the argument. This also applies to a result
+    that is a view of the computed value, and to the device's copy of a state in the
+    host's memory. Sums and all-reduces are computed into the memory of an operand that
+    no later op needs.
     """
 
     def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
@@ -251,9 +257,9 @@ class Compiler:
 
     def compile(self, function: FuncOp) -> CompiledFunction:
         """
-        Returns the compiled form of `function`. The functions that it calls are
-        compiled too, each once. Raises DistIRError for functions that call each other
-        in a cycle, and for ops that cannot be simulated.
+        Returns the compiled form of `function`, after compiling all functions that it
+        calls. Raises DistIRError for functions that call each other in a cycle, and for
+        ops that cannot be simulated.
         """
         name = function.sym_name.data
         if name in self._open:
@@ -312,8 +318,9 @@ class Compiler:
 
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
         """
-        Returns the position on which a whole function happens. Returns None if it needs
-        several positions, or if a position stands for a device instead of a mesh.
+        Returns the index of the only mesh that runs the steps of a function, in arrays
+        with one entry per mesh. Returns None if several meshes run them, or if arrays
+        have one entry per device.
         """
         if not isinstance(self.device_map, UniformDeviceMap):
             return None
@@ -328,8 +335,8 @@ class Compiler:
 
     def allocation(self, value: SSAValue, slot: int, op: Operation) -> Allocation:
         """
-        Returns the memory of `value` in slot `slot`: its devices, and its bytes on
-        each. Raises DistIRError, naming `op`, if its shape is unknown.
+        Returns the memory of `value` in slot `slot`: its devices, and its bytes on each
+        device. Raises DistIRError, naming `op`, if the value's shape is unknown.
         """
         found = self.allocation_of_type(value.type, slot, op)
         if value not in self.device_map.expert_rows:
@@ -343,8 +350,9 @@ class Compiler:
         self, type_: Attribute, slot: int, op: Operation
     ) -> Allocation:
         """
-        Returns the memory of a value of type `type_`, as `allocation` does. All its
-        rows count if it holds rows of experts.
+        Returns the memory of a value of type `type_` in slot `slot`: its devices, and
+        its bytes on each device. If the value holds rows of experts, all rows count.
+        Raises DistIRError, naming `op`, if the type has no fixed shape.
         """
         known = self._places.get(id(type_))
         if known is None:
@@ -358,9 +366,9 @@ class Compiler:
         self, op: Operation, operands: tuple[int, ...], first: int
     ) -> CompiledStep:
         """
-        Returns the step for an op. `operands` are the slots of its operands, and
-        `first` is the slot of its first result. Raises DistIRError for ops that cannot
-        be simulated.
+        Returns the step for an op. `operands` are the slots (indices of values) of its
+        operands, and `first` is the slot of its first result. Raises DistIRError for
+        ops that cannot be simulated.
         """
         defined = range(first, first + len(op.results))
         if type(op) is CallOp:
@@ -418,9 +426,9 @@ class Compiler:
     def exchange(self, op: Operation, first: int) -> CommunicationStep | None:
         """
         Returns a step for all communication of an op that communicates while it
-        computes, such as a recurrent layer that gathers its state in each step. This
-        step comes before the op's own. Returns None for other ops. `first` is the slot
-        of the op's first result.
+        computes, such as a recurrent layer that gathers its state in each step. The
+        communication step comes before the op's own step. Returns None for other ops.
+        `first` is the slot of the op's first result.
         """
         if not isinstance(op, GatheredOp | OpaqueBase):
             return None
@@ -446,11 +454,12 @@ class Compiler:
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
         """
-        Returns the transfers of an op, or None if it does not communicate. They are
-        computed once for all ops that communicate values of the same types in the same
-        way. They are not for the first collective of a bucket, which takes the time of
-        all. With a profile they are not for collectives outside of buckets either,
-        whose time then also depends on the ops around them.
+        Returns the transfers of an op, or None if the op does not communicate.
+
+        Ops that communicate values of the same types in the same way share their
+        transfers. Two kinds of op do not: the first collective of a bucket, which takes
+        the time of the whole bucket, and, with a profile, a collective outside of
+        buckets, whose time depends on the ops around it.
         """
         axes: tuple[str, ...] = ()
         share, is_joined = 1.0, False
@@ -501,7 +510,8 @@ class Compiler:
 def _caches(function: FuncOp) -> frozenset[int]:
     """
     Returns the arguments of a program that are caches of inference and get new content.
-    The caller goes on with the result, so that it may take the argument's memory.
+    The caller uses the result from then on, so the result may take the argument's
+    memory.
     """
     updated = updated_arguments(function).values()
     if not updated:
@@ -512,8 +522,8 @@ def _caches(function: FuncOp) -> frozenset[int]:
 
 def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]:
     """
-    Returns a result and the argument that it updates. For a state in the host's memory,
-    returns their copies on the device instead: the computed value and the fetched
+    Returns a result and the argument that it updates. If they are a state in the host's
+    memory, returns their copies on the device: the computed value and the fetched
     argument.
     """
     users = [use.operation for use in old.uses]
@@ -525,8 +535,8 @@ def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]
 def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
     """
     Returns the slots of the operands whose memory the result may take over if no later
-    op needs them. Only sums of floats, writes to caches, and collectives of a single
-    tensor that work in place, have such operands.
+    op needs the operand. Only three kinds of op have such operands: sums of floats,
+    writes to caches, and collectives of a single tensor that work in place.
     """
     if CACHE_WRITES.of(op):
         return operands[:1]
@@ -540,8 +550,8 @@ def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
 
 def _add_look_ups(steps: Sequence[CompiledStep], last_use: Sequence[int]) -> None:
     """
-    Removes the separate memory of look-up gradients from `steps`. If the next step adds
-    such a gradient to another tensor, each slice is added to its row directly.
+    Removes the separate memory of gradients of look-ups from `steps`. If the next step
+    adds such a gradient to another tensor, each slice is added to its row directly.
     """
     for place, (step, following) in enumerate(pairwise(steps), 1):
         if (

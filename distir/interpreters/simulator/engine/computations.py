@@ -40,8 +40,8 @@ class Computation:
 
     - `seconds`: the time, one number for all devices or one per device;
     - `flops`: the floating-point operations, and `seconds_at_peak` their time at the
-      device's peak; `recomputed` is the share of them in which the op computes again
-      what the forward computed;
+      device's peak; `recomputed` is the share of `flops` that repeats work of the
+      forward pass;
     - `issue`: the seconds in which the host issues the op;
     - `workspace`: the bytes that the op needs besides operands and results;
     - `is_view`: whether its result is its first operand's memory;
@@ -62,9 +62,9 @@ class Computation:
 
 class Computations:
     """
-    The work of a program's ops on the devices of `device_map`. It is computed once for
-    ops that are alike. With a profile or a compiler it is computed for each op that may
-    share a kernel with its neighbours, because it then also depends on them.
+    The work of a program's ops on the devices of `device_map`, computed once for equal
+    ops. With a profile or a compiler, an op that may share a kernel with its neighbours
+    is computed each time, because its work also depends on these neighbours.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -75,8 +75,8 @@ class Computations:
 
     def of(self, op: Operation, name: str | None) -> Computation:
         """
-        Returns the work of an op on the mesh `name`, or in a sequential program if
-        `name` is None. Raises DistIRError for values whose shape is unknown.
+        Returns the work of an op on the mesh `name`; None stands for the only device of
+        a sequential program. Raises DistIRError for values whose shape is unknown.
         """
         hardware, mesh = (
             self.device_map.hardware,
@@ -100,8 +100,8 @@ class Computations:
 
     def _rows(self, op: Operation) -> tuple[ExpertRows | None, ...]:
         """
-        Returns the rows of experts that each operand and result of `op` holds, or an
-        empty tuple in a program in which all rows are taken.
+        Returns the rows of experts that each operand and result of `op` holds. Returns
+        an empty tuple if the program has no rows of experts that may be empty.
         """
         known = self.device_map.expert_rows
         return tuple(
@@ -165,8 +165,9 @@ class Computations:
 
     def _bytes_read(self, value: SSAValue, op: Operation) -> int:
         """
-        Returns the bytes of this device's part of an operand of `op`, which reads rows
-        of fewer bits itself if its kernel converts them.
+        Returns the bytes that `op` reads for its operand `value` on one device. If the
+        op's kernel converts rows of 8 or 4 bits while it reads them, these are the bytes
+        of the rows and their scales.
         """
         rows = reads_as_converted(value)
         if rows is None:
@@ -176,7 +177,7 @@ class Computations:
 
 def _is_converted_later(op: Operation) -> bool:
     """
-    Whether `op` converts rows of fewer bits that the kernels of its users convert while they
-    read them.
+    Whether `op` converts rows of 8 or 4 bits to wider floats, and the kernels of all its
+    users do this while they read the rows.
     """
     return any(reads_as_converted(result) is op for result in op.results)

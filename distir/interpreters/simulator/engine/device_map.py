@@ -36,16 +36,17 @@ Bytes = int | npt.NDArray[np.int64]
 
 class DeviceMap:
     """
-    The devices that a program uses. Each has a position, from 0 on, which is its index
-    in arrays over devices. `meshes` maps names to the meshes of the module, `used`
-    holds the names of the meshes that values live on, and `hardware` is the cluster.
+    The devices that a program uses. Each device has a position, from 0 on, which is its
+    index in arrays over devices. `meshes` maps names to the meshes of the module,
+    `used` holds the names of the meshes that hold values, and `hardware` is the
+    cluster.
 
-    In a sequential program, values have no layout and live on the first device. In a
-    distributed program, a value without a layout is a sequence of tensors, and lives on
-    no device.
+    In a sequential program, values have no layout and are on the first device. In a
+    distributed program, a value without a layout is a sequence of tensors, and is on no
+    device.
 
-    `expert_rows` has the values that are expected to hold fewer rows of experts than
-    their types have places for.
+    `expert_rows` holds the values in which, as expected, some rows of experts are
+    empty.
     """
 
     def __init__(
@@ -67,17 +68,15 @@ class DeviceMap:
         self._shapes: dict[int, tuple[Attribute, tuple[int, ...]]] = {}
 
     def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:
-        """
-        Returns the names of the meshes on which `values` live, each once, in order.
-        """
+        """Returns the distinct names of the meshes that hold `values`, in order."""
         types = {id(type_): type_ for type_ in [value.type for value in values]}
         layouts = (layout_of(type_) for type_ in types.values())
         return list(dict.fromkeys(layout.mesh for layout in layouts if layout))
 
     def positions(self, mesh: str | None) -> Positions:
         """
-        Returns the positions of the devices of a mesh, in its order. If `mesh` is None,
-        returns the position of the device of a sequential program.
+        Returns the positions (indices in arrays over devices) of the devices of a mesh,
+        in its order. None stands for the only device of a sequential program.
         """
         if mesh is None:
             return slice(0, 1 if self.is_sequential else 0)
@@ -89,15 +88,18 @@ class DeviceMap:
 
     def device_ids(self, mesh: str | None) -> tuple[int, ...]:
         """
-        Returns the device ids of a mesh, in its order. If `mesh` is None, returns the
-        id of the device of a sequential program.
+        Returns the device ids of a mesh, in its order. None stands for the only device
+        of a sequential program.
         """
         if mesh is None:
             return self.devices[:1] if self.is_sequential else ()
         return self.meshes[mesh].devices
 
     def position_of(self, device: int) -> int:
-        """Returns the position of the device with id `device`."""
+        """
+        Returns the position (the index in arrays over devices) of the device with id
+        `device`.
+        """
         return self._position[device]
 
     def bytes_of(self, value: SSAValue, op: Operation) -> int:
@@ -221,10 +223,12 @@ class NotUniform(Exception):
 
 class UniformDeviceMap(DeviceMap):
     """
-    A device map with one position per mesh, for programs in which all devices of a mesh
-    do the same at the same time. The devices of a mesh are of one kind and belong to no
-    other mesh. They wait only for each other, or all of them wait for another mesh. So
-    the simulation of one device holds for its whole mesh. Raises NotUniform for other
+    A device map for programs in which all devices of a mesh do the same at the same
+    time. One position (an index in arrays) stands for a whole mesh, because all of its
+    devices behave alike.
+
+    The devices of a mesh must be of one kind and belong to no other mesh. They wait
+    only for each other, or all of them for another mesh. Raises NotUniform for other
     programs.
     """
 
@@ -242,7 +246,8 @@ class UniformDeviceMap(DeviceMap):
 
     def positions(self, mesh: str | None) -> Positions:
         """
-        Returns the position that stands for the mesh `mesh`, as a slice of length one.
+        Returns the position (the index in arrays over meshes) of the mesh `mesh`, as a
+        slice of length one.
         """
         if mesh is None:
             return super().positions(mesh)
@@ -282,7 +287,7 @@ class UniformDeviceMap(DeviceMap):
     def group(self, devices: Sequence[int]) -> Groups:
         """
         Raises NotUniform, because the root of a group across meshes does other work
-        than its other devices.
+        than the other devices of the group.
         """
         raise NotUniform
 
@@ -316,8 +321,8 @@ class UniformDeviceMap(DeviceMap):
 class Groups:
     """
     Groups of devices that communicate at the same time. `ids` and `positions` have one
-    row per group, with the ids and the positions of its devices. `size` is the number
-    of devices per group.
+    row per group, with the ids of its devices and their indices in arrays over devices.
+    `size` is the number of devices per group.
     """
 
     def __init__(
@@ -339,14 +344,14 @@ class Groups:
         return shared(rows, each, self._hardware)
 
     def distinct(self) -> Iterator[Topology]:
-        """Yields the different topologies of the groups, each once."""
+        """Yields the different topologies of the groups, without duplicates."""
         yield from dict.fromkeys(self.topologies)
 
 
 def as_positions(indices: Sequence[int]) -> Positions:
     """
-    Returns an index into arrays for the positions `indices`: a slice if they are
-    consecutive, else an array.
+    Returns an index for NumPy arrays that selects the entries `indices`: a slice if
+    they are consecutive, else an array.
     """
     first = indices[0]
     if list(indices) == list(range(first, first + len(indices))):

@@ -1,10 +1,10 @@
 """
 The rows of experts that a device is expected to hold, compute with and send.
 
-The types of a program have places for the worst case, in which all tokens choose the
-experts of one device. If no token is dropped, the simulator counts instead the rows of
-the busiest device at the imbalance that grouped products assume, as for software whose
-buffers are as long as the tokens that arrive.
+The types of a program have room for the worst case, in which all tokens choose the
+experts of one device. If no token is dropped, the simulator counts fewer rows: those of
+the busiest device, at the imbalance that grouped products assume. Software whose
+buffers are as long as the tokens that arrive behaves like this.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ExpertRows:
 
     def share(self, value: SSAValue, meshes: Mapping[str, Mesh]) -> float:
         """
-        Returns the fraction of the rows of `value` that the busiest device has. A
-        device that holds the rows of all shards has exactly the mean.
+        Returns the fraction of the rows of `value` that are not empty on the busiest
+        device. If a device holds the rows of all shards, this is the mean fraction.
         """
         layout = layout_of(value)
         shards = layout.dim(0) if layout is not None else ()
@@ -52,9 +52,9 @@ class ExpertRows:
 
 def expert_rows(function: FuncOp) -> dict[SSAValue, ExpertRows]:
     """
-    Returns the values of a function that hold rows of experts of which some are empty
-    in any case. They are operands and results of grouped products, and values that are
-    computed row by row from or into these.
+    Returns the values of a function with rows of experts of which some are always
+    empty. These values are operands and results of grouped products, and values that
+    are computed row by row from or into such rows.
     """
     following = _Following()
     weights: list[CombineWeightsGradOp] = []
@@ -75,8 +75,8 @@ def expert_rows(function: FuncOp) -> dict[SSAValue, ExpertRows]:
 
 class _Following:
     """
-    Follows rows of experts through a function. `slots` has the rows for the slots of
-    choices that ops refer to.
+    Finds the values of a function that hold rows of experts. `slots` maps tensors with
+    the row numbers of choices to the rows.
     """
 
     def __init__(self):
@@ -85,14 +85,17 @@ class _Following:
         self._pending: list[SSAValue] = []
 
     def begin(self, op: GroupedOp) -> None:
-        """Adds the rows of a product, unless all of them count."""
+        """Adds the rows of a grouped product, unless none of its rows can be empty."""
         shards, _, places = rows_of(op.rows)
         taken = op.taken_of(shards, places) / (shards * places)
         if op.imbalance is not None and taken < 1:
             self.add(op.rows, ExpertRows(taken, op.imbalance.value.data))
 
     def add(self, value: SSAValue, rows: ExpertRows) -> None:
-        """Adds a value and, in the next run, what is computed with it row by row."""
+        """
+        Adds a value. The next `run` adds the values that are computed row by row from
+        it.
+        """
         if value not in self.rows:
             self.rows[value] = rows
             self._pending.append(value)

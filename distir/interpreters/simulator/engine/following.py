@@ -22,10 +22,11 @@ class Follower:
     Base of classes that follow an execution. Its methods do nothing; subclasses
     override the ones they need.
 
-    A machine calls the methods in program order, and they may read its state. For each
-    op, it calls `ran` while clocks and memory are as before the op, then `allocated`
-    for each result. It calls `held` when results and workspace exist and the clocks are
-    at the op's end, and then `released` for each value that is freed.
+    A machine calls the methods in program order, and the methods may read its state.
+    For each op, the machine calls `ran` while clocks and memory are as before the op,
+    then `allocated` for each result. It calls `held` when results and workspace exist
+    and the clocks are at the op's end, and then `released` for each value that is
+    freed.
     """
 
     machine: Machine
@@ -60,9 +61,9 @@ class Follower:
 
 class FollowedMachine(Machine):
     """
-    A machine that executes every op of a program and reports each op, and each change
-    of memory, to its `followers`. It has `devices` positions. `entry` is the program's
-    entry function, whose arguments are in memory throughout.
+    A machine that executes every op of a program on `devices` devices, and reports each
+    op, and each change of memory, to its `followers`. `entry` is the program's entry
+    function, whose arguments are in memory throughout.
     """
 
     def __init__(self, devices: int, followers: Sequence[Follower], entry: FuncOp):
@@ -95,8 +96,8 @@ class FollowedMachine(Machine):
 
     def release(self, buffer: Buffer) -> None:
         """
-        Removes one holder of the memory, and reports to the followers if it becomes
-        free.
+        Removes one holder of the memory. If this frees the memory, reports it to the
+        followers.
         """
         super().release(buffer)
         if not buffer.holders:

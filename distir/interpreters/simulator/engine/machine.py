@@ -6,16 +6,16 @@ Ops run in program order. A device does one thing at a time. A computation occup
 of its devices independently. A collective or send makes its devices wait for each
 other, and occupies all of them. Asynchronous communication leaves the devices free.
 Asynchronous collectives run on the communication streams of their devices
-(`streams.py`). Asynchronous sends between two devices run one after the
-other, each starting when the sender reaches it; a profile may say that the sender is
-busy meanwhile. A device waits for such a value where it uses it, which may be in
-another function than the one that started the communication.
+(`streams.py`). Asynchronous sends between two devices run one after the other. A send
+starts when the sender reaches it; a profile may say that the sender is busy meanwhile.
+A device waits for a value in flight at its first use of the value, which may be in
+another function than the start of the communication.
 
 Results are allocated before operands are freed. A value is freed after its last use,
-across calls too. The operand of an asynchronous collective is freed when the collective
-is done, unless it works in place, as an all-reduce does. A result that updates an
-argument of the program may take over its memory. Sums and all-reduces may take over the
-memory of an operand that no later op needs (see `Compiler`).
+across calls too. The operand of an asynchronous collective is freed at the end of the
+collective, unless the collective works in place, as an all-reduce does. A result that
+updates an argument of the program may take over its memory. Sums and all-reduces may
+take over the memory of an operand that no later op needs (see `Compiler`).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from distir.interpreters.simulator.engine.timeline import MeshStream
 
 class Execution(NamedTuple):
     """
-    One execution of an op: its step, the calls that led to it (`path`), the positions
-    of its devices, and the start and duration in seconds on each of them. The duration
-    may be one number for all.
+    One execution of an op: its step, the calls that led to it (`path`), its devices (as
+    indices in the machine's arrays), and the start and duration in seconds on each
+    device. The duration may be one number for all devices.
     """
 
     step: ComputationStep | CommunicationStep
@@ -69,14 +69,15 @@ the program.
 
 class Buffer:
     """
-    Memory on the devices at `positions`, with `size` bytes on each. `holders` is the
-    number of values that hold it; new memory has one.
+    Memory on the devices at `positions` (indices in the machine's arrays), with `size`
+    bytes on each. `holders` is the number of values that hold the memory; new memory
+    has one.
 
-    Four fields are set while its value is in flight, and None otherwise. `arrival` is
-    the time at which the value arrives, without the delay of `stream`, the stream of
-    its collective (None for a send). `departure` is the time since when the value, or
-    another before it, has been in flight. `source` is the memory that the value is made
-    from, which must not be freed before.
+    Four fields are set while a value is in flight, and None otherwise. `stream` is the
+    stream of the value's collective (None for a send), and `arrival` the time of
+    arrival without the stream's delay. `departure` is the time since when this value,
+    or an earlier one right before it, has been in flight. `source` is the memory that
+    the value is made from; it must not be freed before the arrival.
     """
 
     __slots__ = (
@@ -104,14 +105,13 @@ class Machine:
     The state of all devices while a program runs. Arrays have one entry per device.
 
     - `clock`: the time of the compute stream in seconds; `idle`: the seconds waited;
-      `transit`: the part of `idle` in which the value that the device waits for is
-      being sent;
+      `transit`: the part of `idle` in which the awaited value is being sent;
     - `live`, `peak`: the bytes in use now, and at most so far; `held`: the bytes in use
       throughout;
     - `streams`: the streams of asynchronous collectives; `contention`: the share of a
-      device that computations lose while one is busy, or None if it is 0 for all;
-    - `channels`: the clocks of asynchronous sends, one per pair of devices, keyed by the
-      pairs that send together;
+      device that computations lose while a stream is busy, or None if it is 0 for all;
+    - `channels`: the clocks of asynchronous sends, one per pair of devices, keyed by
+      the pairs that send together;
     - `runs`: the number of runs of each function (see `Totals`);
     - `constants`: the memory of each constant.
 
@@ -145,7 +145,8 @@ class Machine:
     @property
     def end(self) -> float:
         """
-        The time in seconds at which the last device is done, and all communication too.
+        The time in seconds at which the last device and the last communication are
+        done.
         """
         sends = [float(clock.max()) for clock in self.channels.values()]
         busy = float(self.streams.busy.max())
@@ -181,19 +182,16 @@ class Machine:
                 self.release(source)
 
     def note_peak(self) -> None:
-        """
-        Raises the peak of each device to the bytes that are now in use, if they are
-        more.
-        """
+        """Raises the peak of each device to the bytes now in use, if these are more."""
         np.maximum(self.peak, self.live, out=self.peak)
 
     def run(
         self, compiled: CompiledFunction, arguments: Sequence[Buffer]
     ) -> list[Buffer]:
         """
-        Runs a function and returns its results. Results may still be in flight. The
-        function takes over one hold on each argument, and passes one hold on each
-        result to the caller.
+        Runs a function and returns its results, which may still be in flight. For each
+        argument, the caller gives up one of the memory's holders; for each result, the
+        caller becomes a holder.
         """
         self.runs[compiled] = self.runs.get(compiled, 0) + 1
         frame: list[Buffer] = [
@@ -264,8 +262,8 @@ class Machine:
 
     def _start(self, step: CommunicationStep, frame: list[Buffer]) -> None:
         """
-        Starts asynchronous communication. The devices do not wait for it, except
-        senders that it occupies.
+        Starts asynchronous communication. Devices go on without waiting, except senders
+        that the communication occupies.
         """
         departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
         busy = np.zeros_like(self.clock)
@@ -324,8 +322,8 @@ class Machine:
         seconds: Seconds,
     ) -> None:
         """
-        Reports a transfer to the observer. `start` has one time per group of devices,
-        in seconds.
+        Reports a transfer to the observer: the devices `rows`, with one row per group,
+        the start of each group, and the duration, both in seconds.
         """
         if self._observer is not None:
             starts = np.broadcast_to(start[:, None], rows.shape).ravel()
@@ -370,7 +368,10 @@ class Machine:
             clock[transfer.positions] = (start + seconds)[:, None]
 
     def _store(self, step: ComputationStep, frame: list[Buffer]) -> None:
-        """Sets the results of a computation in `frame`."""
+        """
+        Stores the results of a computation in `frame`, the memory of the running
+        function's values by slot.
+        """
         if step.view_of is not None:
             buffer = frame[step.view_of]
             for slot in step.defined:
@@ -411,7 +412,7 @@ class Machine:
     def _reuse(self, step: OpStep, frame: list[Buffer]) -> bool:
         """
         Makes the result of `step` take over the memory of an operand that no later step
-        needs and that nobody else holds. Returns whether there was such an operand.
+        needs and no other value holds. Returns whether there was such an operand.
         """
         for slot in step.reusable:
             if slot in step.dying and frame[slot].holders == 1:
@@ -438,8 +439,9 @@ class Machine:
         self, compiled: CompiledFunction, positions: Positions | None = None
     ) -> None:
         """
-        Allocates the constants of a function for the whole step. They are placed at
-        `positions`, or if `positions` is None, where the function was compiled for.
+        Allocates the constants of a function for the whole step, at `positions` of the
+        machine's arrays. None stands for the devices that the function was compiled
+        for.
         """
         for step in compiled.steps:
             if isinstance(step, ComputationStep) and step.is_constant:

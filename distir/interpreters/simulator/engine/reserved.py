@@ -2,9 +2,9 @@
 Memory that libraries keep on a device throughout, in addition to the values of the
 program.
 
-A `device.kind` may declare it. For PyTorch with CUDA, it includes contexts, the
-workspaces of matrix products, and the buffers of each NCCL communicator. If no kind
-declares it, it is 0, and only the program's values take memory.
+For PyTorch with CUDA, this memory includes contexts, the workspaces of matrix products,
+and the buffers of each NCCL communicator. The op `device.kind` declares its size; by
+default it is 0, and only the program's values take memory.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from distir.sharding.exchanges import exchanged_axes
 @dataclass(frozen=True)
 class Reserved:
     """
-    Memory that is in use throughout, in bytes, with one number for each position: a
-    device, or a mesh of equal devices. `libraries` is the memory of libraries, and
-    `communicators` that of communicators.
+    Memory that is in use throughout, in bytes. `libraries` is the memory of libraries,
+    and `communicators` the memory of communicators. Each has one number per position: a
+    device, or a mesh of equal devices.
     """
 
     libraries: npt.NDArray[np.int64]
@@ -37,7 +37,10 @@ class Reserved:
 
     @property
     def total(self) -> npt.NDArray[np.int64]:
-        """The sum of the bytes of libraries and communicators, for each position."""
+        """
+        The sum of the bytes of libraries and communicators, for each device, or for
+        each mesh of equal devices.
+        """
         return self.libraries + self.communicators
 
     @staticmethod
@@ -48,8 +51,9 @@ class Reserved:
     ) -> Reserved:
         """
         Returns the bytes that libraries keep for a program that consists of the
-        functions `used`, on a machine with `positions` positions. A group of devices
-        that communicates counts once on each of its devices, however many ops it has.
+        functions `used`. The result has `positions` numbers, one per device or one per
+        mesh of equal devices. A group of devices that communicates counts once on each
+        of its devices, however many ops it has.
         """
         libraries = np.zeros(positions, dtype=np.int64)
         each = np.zeros(positions, dtype=np.int64)

@@ -34,10 +34,10 @@ from distir.program import functions
 @dataclass(frozen=True)
 class DeviceGroup:
     """
-    Devices that do the same work: `devices` are their ids, and `meshes` the names of
-    the meshes that they belong to. The first device stands for all. `index` is its
-    index in the lists of a `Simulation`, and `position` its position in the arrays of a
-    machine.
+    Devices that do the same work: `devices` holds their ids, and `meshes` the names of
+    the meshes that they belong to. The first device represents the group. `index` is
+    its index in the lists of a `Simulation`, and `position` its position in the arrays
+    of a machine.
     """
 
     meshes: tuple[str, ...]
@@ -61,9 +61,9 @@ def execute(
 ) -> Machine:
     """
     Executes an entry function on `machine`, and returns the machine with its final
-    clocks and memory. `arguments` holds the memory of the program's arguments.
-    `functions` are all functions of the program, whose constants are allocated.
-    `reserved` is in memory throughout.
+    clocks and memory. `arguments` holds the memory of the program's arguments, and
+    `reserved` the memory that is in use throughout. The constants of all `functions` of
+    the program are allocated.
     """
     machine.live += reserved.total
     contention = np.array([kind.contention for kind in kinds_of(device_map)])
@@ -84,7 +84,10 @@ def execute(
 
 
 def kinds_of(device_map: DeviceMap) -> list[DeviceKind]:
-    """Returns the kind of device at each position of a machine."""
+    """
+    Returns the kind of each device, or of the devices of each mesh, in the order of a
+    machine's arrays.
+    """
     if isinstance(device_map, UniformDeviceMap):
         ids = [device_map.device_ids(name)[0] for name in device_map.index]
     else:
@@ -95,7 +98,7 @@ def kinds_of(device_map: DeviceMap) -> list[DeviceKind]:
 @dataclass
 class Run:
     """
-    A program compiled for the devices that its values live on: the module and its entry
+    A program compiled for the devices that hold its values: the module and its entry
     function, the devices, the compiler, the compiled entry function, and the memory of
     the program's arguments. Each execution returns a machine in its final state.
     """
@@ -111,8 +114,8 @@ class Run:
     def of(module: ModuleOp, entry: FuncOp, device_map: DeviceMap) -> Run:
         """
         Compiles the function `entry` of a module and all functions that it calls.
-        Raises DistIRError if one cannot be simulated, for example because of an op of a
-        per-rank program.
+        Raises DistIRError if the simulator cannot run one of them, for example because
+        of an op of a per-rank program.
         """
         compiler = Compiler(functions(module), device_map)
         compiled = compiler.compile(entry)
@@ -125,8 +128,8 @@ class Run:
     @property
     def positions(self) -> int:
         """
-        The number of positions that the machine simulates: one per mesh if the devices
-        of each mesh do the same, else one per device.
+        The length of the machine's arrays: the number of meshes if the devices of each
+        mesh do the same, else the number of devices.
         """
         return len(kinds_of(self.device_map))
 
@@ -155,7 +158,8 @@ class Run:
     @property
     def host_bytes(self) -> npt.NDArray[np.int64]:
         """
-        The bytes of the program's arguments in the host's memory, for each position.
+        The bytes of the program's arguments in the host's memory, for each device, or
+        for each mesh if the devices of each mesh do the same.
         """
         found = np.zeros(self.positions, dtype=np.int64)
         for arg in self.entry.args:
@@ -167,7 +171,10 @@ class Run:
 
     @cached_property
     def reserved(self) -> Reserved:
-        """The bytes that libraries keep on each position throughout."""
+        """
+        The bytes that libraries keep throughout, for each device, or for each mesh if
+        the devices of each mesh do the same.
+        """
         return Reserved.of(self.device_map, self._functions, self.positions)
 
     @property
@@ -187,9 +194,9 @@ class Run:
     def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:
         """
         Returns the devices in groups that do the same work. If the devices of each mesh
-        are alike, there is one group per mesh. Otherwise, a group has the devices that
-        belong to the same meshes and have equal `rows`. `rows` has an entry of results
-        for each device, in the order of their ids.
+        are alike, there is one group per mesh. Otherwise, the devices of a group belong
+        to the same meshes and have equal entries in `rows`, which has one entry per
+        device, in the order of their ids.
         """
         device_map = self.device_map
         at = {device: i for i, device in enumerate(device_map.devices)}

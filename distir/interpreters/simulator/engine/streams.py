@@ -1,18 +1,18 @@
 """
 The communication streams of devices.
 
-A device has a compute stream, and a communication stream for each kind of group that it
-communicates in: for each set of mesh axes. NCCL and PyTorch likewise have one for each
-process group. There are three rules:
+A device has a compute stream, and one communication stream for each kind of group that
+it communicates in: for each set of mesh axes. NCCL and PyTorch likewise have one stream
+for each process group. There are three rules:
 
 - The asynchronous collectives of one stream run one after the other, in program order.
-  A blocking collective waits for those that were started on its own stream, and
-  occupies the compute stream.
-- An asynchronous collective starts beside those of other streams, and gets what they
-  leave of the links (`left_by`). Collectives that need the same links whole therefore
+  A blocking collective waits for earlier collectives of its own stream, and occupies
+  the compute stream.
+- An asynchronous collective runs beside the collectives of other streams, and gets the
+  rest of the links (`left_by`). Collectives that need the same links whole therefore
   take turns.
-- A blocking collective and the asynchronous ones of other streams share links fairly
-  (`fair_rates`): it takes longer, and so do they. The busiest of the other streams
+- A blocking collective and the asynchronous collectives of other streams share links
+  fairly (`fair_rates`), so all of them take longer. The busiest of the other streams
   counts.
 
 Asynchronous sends have streams of their own, one for each pair of devices, and share
@@ -39,10 +39,10 @@ Array = npt.NDArray[np.float64]
 class DeviceStream:
     """
     The communication stream of one set of mesh axes on all devices. Arrays have one
-    entry per device. `free` is the time in seconds until which the stream is busy.
-    `delay` is the number of seconds by which blocking collectives have delayed it so
-    far: a collective in flight arrives later by what was added since its start. `loads`
-    is the index of the last collective's loads.
+    entry per device. `free` is the time in seconds at which the stream becomes free.
+    `delay` is the number of seconds by which blocking collectives have delayed the
+    stream so far; the increase since the start of a collective delays this collective's
+    arrival. `loads` is the index of the last collective's loads.
     """
 
     def __init__(self, devices: int):
@@ -56,10 +56,10 @@ class CommunicationStreams:
     The communication streams of all devices. Arrays have one entry per device.
 
     - `by_axes`: the streams that any asynchronous collective has used, by mesh axes;
-    - `busy`: the time in seconds until which any stream is busy; `since`: the time since
-      when one has been busy without a pause;
-    - `slowed`: the seconds by which collectives in flight have lengthened computations;
-    - `shared`: the seconds by which they have lengthened blocking collectives.
+    - `busy`: the time in seconds until which any stream is busy; `since`: the time
+      since when one has been busy without a pause;
+    - `slowed`, `shared`: the seconds by which collectives in flight have lengthened
+      computations, and blocking collectives.
 
     While a stream is busy, a device computes more slowly by the share that its profile
     gives, because kernels of collectives occupy multiprocessors too.
@@ -78,8 +78,9 @@ class CommunicationStreams:
     ) -> Seconds:
         """
         Returns the seconds of a computation that the devices at `positions` begin at
-        their `clock`. It takes `seconds` if nothing is communicated. `contention` is the
-        share of a device that computations lose otherwise.
+        their `clock`. The computation takes `seconds` if no stream is busy.
+        `contention` is the share of a device that computations lose while a stream is
+        busy.
         """
         share, busy = contention[positions], self.busy[positions]
         alone = np.minimum(np.maximum(self.since[positions] - clock, 0.0), seconds)
@@ -91,8 +92,8 @@ class CommunicationStreams:
     def start(self, transfer: Transfer, clock: Array) -> tuple[DeviceStream, Array]:
         """
         Starts an asynchronous collective that each device reaches at its `clock`, in
-        seconds. Returns its stream, and when it starts, as an array with one entry per
-        group of devices.
+        seconds. Returns the collective's stream, and its start times, one per group of
+        devices.
         """
         rows = transfer.positions
         own = self.by_axes.get(transfer.axes)
@@ -116,7 +117,8 @@ class CommunicationStreams:
     def _queued(self, transfer: Transfer, own: DeviceStream, begin: Array) -> Array:
         """
         Returns the seconds by which the asynchronous collectives of other streams delay
-        one that could start at `begin`. Both have one entry per group of devices.
+        a collective that could start at `begin`. Both have one entry per group of
+        devices.
         """
         rows = transfer.positions
         longest = np.zeros_like(begin)
@@ -154,8 +156,8 @@ class CommunicationStreams:
     def share(self, transfer: Transfer, start: Array) -> Seconds:
         """
         Returns the seconds of a blocking collective that starts at `start`, and delays
-        the collectives in flight with which it shares links. There is one entry per
-        group of devices.
+        the collectives in flight that share its links. `start` and the result have one
+        entry per group of devices.
         """
         rows = transfer.positions
         seconds = np.reshape(transfer.seconds, (-1, 1))

@@ -1,7 +1,7 @@
 """
 Values that share memory, like PyTorch's strided tensors. Ops such as `transpose`,
-`split` and `expand` return another view of their operand's memory. Elements are copied
-only by ops that need them in another order.
+`split` and `expand` return another view of their operand's memory. Ops that need
+another order of elements copy them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ row-major order.
 @dataclass(frozen=True)
 class Placed:
     """
-    The memory of an op's results: their `strides`, whether they have `shared` the
-    memory of the first operand, and the indices of the operands that are `copied` while
-    the op runs.
+    The memory of an op's results. `strides` holds the strides of each result, `shared`
+    tells whether the results use the memory of the first operand, and `copied` holds
+    the indices of the operands that the op copies while it runs.
     """
 
     strides: tuple[Strides, ...]
@@ -70,10 +70,9 @@ def _rule(*names: str, begins: bool = False) -> Callable[[_Rule], _Rule]:
 
 def share_memory(steps: Iterable[CompiledStep]) -> None:
     """
-    Sets, for each step of a function, whose memory its results use. Arguments and
-    results of calls count as row-major. Also makes sure that no op works in place in
-    memory that is a part of another value's memory, or in which one element stands for
-    many.
+    Sets, for each step of a function, the memory that its results use. Arguments and
+    results of calls count as row-major. Also prevents ops from working in place in a
+    part of another value's memory, or in memory in which one element stands for many.
     """
     known: dict[int, tuple[int, ...]] = {}
     parts: set[int] = set()
@@ -87,7 +86,7 @@ def share_memory(steps: Iterable[CompiledStep]) -> None:
 
 
 def _place_results(step: ComputationStep, known: dict[int, tuple[int, ...]]) -> None:
-    """Sets whose memory the results of a step use. `known` maps slots to strides."""
+    """Sets the memory that the results of a step use. `known` maps slots to strides."""
     found = _rule_of(step.op)
     if found is None:
         return
@@ -197,9 +196,10 @@ def _product(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
     """
-    Copies each operand whose leading dimensions cannot be read as a single one. These
-    are the batch dimensions of both operands. If the second operand is a single matrix,
-    they are all but the last dimension of the first.
+    Copies each operand of a matrix product whose leading dimensions cannot be read as a
+    single one without a copy. These are the batch dimensions of both operands. If the
+    second operand is a single matrix, they are all but the last dimension of the first
+    operand.
     """
     kept = 1 if len(shapes[1]) <= 2 else 2
     copied = [
@@ -216,8 +216,8 @@ def _by_token(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
     """
-    Places gradients of shape (batch, heads, length, size) with the heads of a token
-    next to each other.
+    Places gradients of shape (batch, heads, length, size) in memory as (batch, length,
+    heads, size).
     """
     strides: list[Strides] = []
     for shape in shapes[len(op.operands) :]:
@@ -230,12 +230,16 @@ def _by_token(
 
 
 def _is_one(shape: Shape, strides: tuple[int, ...], dims: int) -> bool:
-    """Whether the first `dims` dimensions can be read as one without a copy."""
+    """
+    Whether the first `dims` dimensions can be read as one dimension without a copy.
+    """
     return _viewed(shape[:dims], strides[:dims], (prod(shape[:dims]),)) is not None
 
 
 def _is_dense(shape: Shape, strides: tuple[int, ...]) -> bool:
-    """Whether the elements fill a contiguous piece of memory, in any order."""
+    """
+    Whether the elements of a tensor fill a contiguous piece of memory, in any order.
+    """
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1 and stride != expected:

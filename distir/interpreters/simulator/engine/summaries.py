@@ -3,10 +3,10 @@ Summaries of calls. A summary is the effect of a whole call.
 
 Consider a function that runs on a single mesh whose devices all do the same at the same
 time. Its effect on the clocks is the same in every call (`timeline.py`). Its effect on
-memory depends only on its arguments: which of them share memory, and which memory
-nobody else holds. So the function is executed once for each such pattern of arguments,
-and other calls apply the summary. A summary also holds on other meshes than the one
-that the function was compiled for, as long as the meshes are alike.
+memory depends only on its arguments: which arguments share memory, and which memory
+only the call holds. So the function is executed once for each such pattern of
+arguments, and other calls apply the summary. A summary also holds on other meshes with
+the same devices and links.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Pattern(NamedTuple):
     """
     The memory of a call's arguments. For each argument, `numbers` gives the index of
     its memory. For each memory, `own` tells whether only the call holds it, and `sizes`
-    gives its bytes. `fixed` holds the positions, among all arguments, of further
-    arguments whose memory the program holds.
+    gives its bytes. `fixed` holds the indices of the arguments whose memory the program
+    holds throughout.
     """
 
     numbers: tuple[int, ...]
@@ -45,8 +45,9 @@ class Pattern(NamedTuple):
 class Made:
     """
     Memory that a call allocated and that is still in use when the call ends. `number`
-    is its index, and `size` its bytes. If its value is still in flight, `started` is
-    the index of its collective, and `source` the memory that the collective holds.
+    is the index of the memory, and `size` its bytes. If the value is still in flight,
+    `started` is the index of its collective, and `source` the memory that the
+    collective holds.
     """
 
     number: int
@@ -58,8 +59,9 @@ class Made:
 @dataclass(frozen=True)
 class Reduced:
     """
-    An argument's memory whose value is still in flight when the call ends. `number` is
-    the index of the memory, and `started` the index of the value's collective.
+    The memory of an argument whose value is still in flight when the call ends.
+    `number` is the index of the memory, and `started` the index of the value's
+    collective.
     """
 
     number: int
@@ -97,8 +99,8 @@ class Summary:
 
 class SummarisingMachine(Machine):
     """
-    A machine with one position per mesh that applies summaries instead of executing
-    calls. `places` holds the positions of each mesh.
+    A machine with one position (one set of clocks) per mesh. It applies summaries
+    instead of executing calls. `places` holds the positions of each mesh.
     """
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):
@@ -128,9 +130,9 @@ class SummarisingMachine(Machine):
 
 class Summaries:
     """
-    The summaries of functions, by function and pattern of arguments. Several programs
-    that share functions may share them. A summary is made when the function is first
-    called with a pattern, by executing it.
+    The summaries of functions, by function and pattern of arguments. The first call of
+    a function with a pattern makes the summary, by executing the function. Programs
+    with common functions may share one object.
     """
 
     def __init__(self) -> None:
@@ -141,8 +143,8 @@ class Summaries:
     ) -> list[Buffer]:
         """
         Calls a function on one mesh by applying its summary. `step` is the call, and
-        `frame` holds its operands. The effect is that of `Machine.run`: operands that
-        nobody else holds are freed, and the results are returned.
+        `frame` holds its operands. The call frees operands that nobody else holds, and
+        returns the results.
         """
         mesh, compiled, fixed = step.mesh, step.callee, step.fixed
         assert mesh is not None
@@ -263,7 +265,8 @@ class Summaries:
 class _TimelineRecorder(SummarisingMachine):
     """
     A machine that records the effects on the clocks of one mesh instead of applying
-    them. The `arrival` of a value in flight is the index of its collective.
+    them. In this machine, the `arrival` of a value in flight is the index of the
+    value's collective.
     """
 
     def __init__(self, meshes: int, summaries: Summaries):

@@ -2,11 +2,11 @@
 The effect of a function on the clocks of its mesh.
 
 All devices of a mesh do the same at the same time, so one number per stream describes
-them all. A function without asynchronous communication adds a duration, unless a
-communication stream is busy when the function is called. Otherwise its effect depends
-on how far the streams are apart. Then its moments are replayed: each collective and
-each wait, with the computation between them as one duration. The result is exact, and
-no single op is visited. `streams.py` has the rules, and the same for many devices.
+all of them. If no communication is asynchronous, a call adds a fixed duration.
+Otherwise the effect of a call depends on how far the streams are apart, and the call
+replays the function's moments: each collective and each wait, with the computation
+between them as one duration. The result is exact, without a visit to each op.
+`streams.py` has the same rules for many devices.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Computing(NamedTuple):
 class Communicating(NamedTuple):
     """
     A moment in which a function takes part in a blocking collective. `axes` are the
-    mesh axes of its groups, and `loads` its loads on links.
+    mesh axes of the collective's groups, and `loads` its loads on links.
     """
 
     seconds: float
@@ -40,8 +40,8 @@ class Communicating(NamedTuple):
 
 class Starting(NamedTuple):
     """
-    A moment in which a function starts its next asynchronous collective. `axes` are the
-    mesh axes of its groups, and `loads` its loads on links.
+    A moment in which a function starts an asynchronous collective. `axes` are the mesh
+    axes of the collective's groups, and `loads` its loads on links.
     """
 
     seconds: float
@@ -67,10 +67,11 @@ one, or waits for one.
 
 class MeshStream:
     """
-    The communication stream of one set of mesh axes. `free` is the time in seconds
-    until which it is busy. `delay` is the number of seconds by which blocking
-    collectives have delayed it so far: a collective in flight arrives later by what was
-    added since its start. `loads` are those of the last collective.
+    The communication stream of one set of mesh axes, on all devices of a mesh. `free`
+    is the time in seconds at which the stream becomes free. `delay` is the number of
+    seconds by which blocking collectives have delayed the stream so far; the increase
+    since the start of a collective delays this collective's arrival. `loads` are the
+    last collective's loads.
     """
 
     __slots__ = ("delay", "free", "loads")
@@ -82,9 +83,9 @@ class MeshStream:
 
 class Arrival(NamedTuple):
     """
-    The arrival of a collective's value on `stream`: the time `since` when collectives
-    have been in flight without a pause, and the time `until` which this one is, without
-    the stream's delay.
+    The arrival of a collective's value on `stream`. `until` is the time at which the
+    value arrives, without the stream's delay, and `since` the time since when
+    collectives have been in flight without a pause.
     """
 
     since: float
@@ -98,13 +99,15 @@ class Clocks:
     The clocks of a mesh, in seconds.
 
     - `compute`: the time until which the mesh computes;
-    - `streams`: the communication streams by mesh axes; `busy`: the time until which any
-      of them is busy; `since`: the time since when one has been busy without a pause;
-    - `idle`: the time waited; `transit`: the part of it in which a value was in flight;
+    - `streams`: the communication streams by mesh axes; `busy`: the time until which
+      any stream is busy; `since`: the time since when one has been busy without a
+      pause;
+    - `idle`: the time waited; `transit`: the part of `idle` in which a value was in
+      flight;
     - `contention`: the share of the device that computations lose while a communication
       stream is busy;
-    - `slowed`, `shared`: the time by which computations and blocking collectives took
-      longer because others were in flight.
+    - `slowed`, `shared`: the time by which collectives in flight lengthened
+      computations, and blocking collectives.
     """
 
     compute: float = 0.0
@@ -120,7 +123,9 @@ class Clocks:
     )
 
     def work(self, seconds: float) -> None:
-        """Adds a computation that takes `seconds` if nothing is communicated."""
+        """
+        Adds a computation that takes `seconds` if no communication stream is busy.
+        """
         if self.contention and self.busy > self.compute:
             share = self.contention
             slowed = share * min(seconds / (1 - share), self.busy - self.compute)
@@ -130,8 +135,8 @@ class Clocks:
 
     def wait(self, since: float, until: float) -> None:
         """
-        Waits until the time `until` for a collective. Collectives have been in flight
-        since the time `since`.
+        Makes the mesh wait until the time `until` for a collective. Collectives have
+        been in flight since the time `since`.
         """
         wait = until - self.compute
         if wait > 0:
@@ -193,9 +198,9 @@ class Clocks:
 class Timeline:
     """
     The effect of a function on the clocks of its mesh. The methods `compute` to
-    `append` record it in program order, and `play` applies it. `moments` holds the
-    whole effect, `seconds` its duration if nothing is asynchronous, and `started` the
-    number of its asynchronous collectives.
+    `append` record the effect in program order, and `play` applies it. `moments` holds
+    the whole effect, `seconds` its duration if no communication is asynchronous, and
+    `started` the number of asynchronous collectives.
     """
 
     def __init__(self) -> None:
@@ -204,7 +209,7 @@ class Timeline:
         self.started = 0
 
     def compute(self, seconds: float) -> None:
-        """Records a computation of `seconds`."""
+        """Records a computation that takes `seconds`."""
         self.seconds += seconds
         if self.moments and isinstance(last := self.moments[-1], Computing):
             seconds += last.seconds
@@ -213,16 +218,16 @@ class Timeline:
 
     def collective(self, seconds: float, axes: tuple[str, ...], loads: Loads) -> None:
         """
-        Records a blocking collective of `seconds` over mesh axes, with its loads on
-        links.
+        Records a blocking collective that takes `seconds`, over mesh axes, with its
+        loads on links.
         """
         self.seconds += seconds
         self.moments.append(Communicating(seconds, axes, loads))
 
     def start(self, seconds: float, axes: tuple[str, ...], loads: Loads) -> int:
         """
-        Records the start of an asynchronous collective of `seconds` over mesh axes,
-        with its loads on links. Returns its index.
+        Records the start of an asynchronous collective that takes `seconds`, over mesh
+        axes, with its loads on links. Returns its index.
         """
         self.moments.append(Starting(seconds, axes, loads))
         self.started += 1
@@ -235,7 +240,7 @@ class Timeline:
     def append(self, other: Timeline) -> int:
         """
         Records all effects of a called function. Returns the offset to add to the
-        indices of its collectives.
+        indices of the function's collectives.
         """
         first = self.started
         if not other.started and all(isinstance(m, Computing) for m in other.moments):
@@ -251,8 +256,8 @@ class Timeline:
 
     def play(self, clocks: Clocks) -> list[Arrival]:
         """
-        Applies the effect of a call of the function to `clocks`. Returns the arrivals of
-        the asynchronous collectives that it starts, in order.
+        Applies the effect of a call of the function to `clocks`. Returns the arrivals
+        of the asynchronous collectives that the function starts, in order.
         """
         arrivals: list[Arrival] = []
         if not self.started and clocks.busy <= clocks.compute:

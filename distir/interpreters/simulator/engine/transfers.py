@@ -42,7 +42,8 @@ class Transfer:
     Communication of groups of devices. The devices of a group wait for each other, and
     are then all busy.
 
-    - `positions`: the devices, one row per group;
+    - `positions`: the indices of the devices in the machine's arrays, one row per
+      group;
     - `seconds`: the time, one number for all groups or one per group;
     - `sent`: the bytes that each device sends, in the shape of `positions`; `messages`:
       the number of messages;
@@ -64,19 +65,19 @@ class Transfer:
     @cached_property
     def meshes(self) -> tuple[int, ...]:
         """
-        The positions of the meshes that take part, in a simulation with one position
-        per mesh.
+        The indices of the meshes that take part, in a simulation with one clock per
+        mesh.
         """
         return tuple(self.positions[0].tolist())
 
 
 def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] | None:
     """
-    Returns the transfers of an op, which run one after the other. There are none for a
-    send whose source and target devices are the same, and for a scale of 8-bit floats
-    that devices exchange with those of a whole step. Returns None for ops that do not
-    communicate. Raises DistIRError for values without a layout, and for meshes that do
-    not fit each other.
+    Returns the transfers of an op, which run one after the other, or None if the op
+    does not communicate. The result is empty for a send whose source and target devices
+    are the same, and for a scale of 8-bit floats that devices exchange together with
+    all scales of a step. Raises DistIRError for values without a layout, and for meshes
+    that do not fit each other.
     """
     if type(op) is SendOp:
         return _send(op, device_map)
@@ -97,9 +98,10 @@ def _local_bytes(op: CollectiveOp, device_map: DeviceMap) -> tuple[int, int]:
 
 def _message_bytes(op: CollectiveOp, device_map: DeviceMap, side: int) -> int:
     """
-    Returns the bytes of the operands (`side` 0) or results (`side` 1) of all
-    collectives that travel in one message, if `op` is the first of them. Otherwise
-    returns only the bytes of `op`, because the first one takes the time of all.
+    Returns the bytes of the operands (`side` 0) or results (`side` 1) of the
+    collectives that travel in one message, if `op` is the first of them. For a later
+    collective of a message, returns the bytes of `op` alone: the first collective takes
+    the time of the message.
     """
     if op.is_joined:
         return _local_bytes(op, device_map)[side]
@@ -155,10 +157,11 @@ def _transfer(
     kind: str | None = None,
 ) -> Transfer:
     """
-    Returns the transfer of an op among groups of devices along `axes`. `seconds` gives
-    its time for `size` bytes and a topology; a profile adds the time of launching it.
-    `sent` holds the bytes that each device sends, or one number for all. `kind` is the
-    kind of collective, by default that of the op.
+    Returns the transfer of an op among groups of devices along `axes`. `seconds` is a
+    function that returns the time for `size` bytes and a topology; a profile adds the
+    time of the launch. `sent` is the number of bytes that each device sends: an array,
+    or one number for all. `kind` is the kind of collective, by default the kind of the
+    op.
     """
     profile = next((s[-1].level.profile for s in groups.distinct() if s), None)
     issue = 0.0
@@ -195,7 +198,7 @@ def _transfer(
 
 
 def _later(seconds: Seconds, by: float) -> Seconds:
-    """Returns a function like `seconds` whose result is longer by `by` seconds."""
+    """Returns a function like `seconds` that adds `by` seconds to each result."""
     return lambda size, stages: by + seconds(size, stages)
 
 
@@ -209,8 +212,8 @@ def _in_bucket(seconds: Seconds) -> Seconds:
 
 def _exchange(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
-    Returns the transfer of a collective in which every device of a group sends each of
-    the others its share of a tensor, possibly in several rounds.
+    Returns the transfer of a collective in which every device of a group sends shares
+    of a tensor to all other devices, possibly in several rounds.
     """
     traffic = op.TRAFFIC
     assert traffic is not None
@@ -252,7 +255,7 @@ def _chain(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
 def _parts(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
     Returns the transfer of a collective in which the root sends a part to each device,
-    or gets one from each.
+    or receives a part from each device.
     """
     groups, from_root = _rooted_groups(op, device_map), _is_from_root(op)
     part = _local_bytes(op, device_map)[int(from_root)]
@@ -290,9 +293,9 @@ def exchange_of(
     op: Operation, operands: Sequence[Layout], device_map: DeviceMap
 ) -> Transfer | None:
     """
-    Returns the communication of an op that gathers a state in each of its steps, all
-    steps together, or None if it does not communicate. `operands` are the layouts of
-    the op's operands.
+    Returns the total communication of an op that gathers a state in each of its steps,
+    such as a recurrent layer. Returns None if the op does not communicate. `operands`
+    holds the layouts of the op's operands.
     """
     name = operands[0].mesh if operands else ""
     mesh = device_map.meshes.get(name)
@@ -344,8 +347,9 @@ def _send_in_pieces(
     op: SendOp, before: Layout, after: Layout, device_map: DeviceMap
 ) -> tuple[Transfer, ...]:
     """
-    Returns the transfers of a send between meshes of different shapes: in each round,
-    one for each size of its pieces. Raises NotUniform if one device stands for a mesh.
+    Returns the transfers of a send between meshes of different shapes: for each round,
+    one transfer for each size of piece. Raises NotUniform if the simulation has one
+    device per mesh.
     """
     if isinstance(device_map, UniformDeviceMap):
         raise NotUniform
@@ -407,12 +411,13 @@ def _uniform_send(
 
 class MessageBuffers:
     """
-    The bytes of the buffers of collectives on each device. A tensor that is split or
-    gathered along its first dimension is sent from, or received in, its own memory.
-    Along another dimension, its parts are copied into a buffer before they are sent, or
-    out of a buffer after they are received. The tensors of one message are copied next
-    to each other, so each is in memory twice for some time: tensors to reduce at the
-    first collective of the message, and gathered tensors until the last.
+    The bytes of the buffers of collectives on each device.
+
+    A tensor that is split or gathered along its first dimension is sent from, or
+    received in, its own memory. Along another dimension, a buffer holds a copy of its
+    parts. The tensors of one message are copied next to each other. So each of these
+    tensors is in memory twice for some time: tensors to reduce at the first collective
+    of the message, and gathered tensors until the last collective.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -422,8 +427,8 @@ class MessageBuffers:
 
     def bytes_of(self, op: CollectiveOp) -> int:
         """
-        Returns the bytes of the buffers of the collective `op`. It is fast if it is
-        called in program order.
+        Returns the bytes of the buffers of the collective `op`. Calls in program order
+        are fast.
         """
         before, size = self._last
         if not op.is_joined:
@@ -459,8 +464,8 @@ class MessageBuffers:
 
 def _lies_in_order(op: CollectiveOp) -> bool:
     """
-    Whether the parts that travel lie one behind the other in the memory of the whole
-    tensor.
+    Whether the parts that a collective sends or receives are consecutive in the memory
+    of the whole tensor.
     """
     sides = layout_of(op.source), layout_of(op.result)
     dims = [layout.dims for layout in sides if layout is not None]

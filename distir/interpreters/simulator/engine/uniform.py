@@ -22,9 +22,9 @@ from distir.interpreters.simulator.engine.timeline import Arrival, Clocks, Timel
 
 class UniformMachine(SummarisingMachine):
     """
-    A machine with one position for each of `meshes` meshes, for programs in which all
-    devices of a mesh do the same (`UniformDeviceMap`). It is faster than `Machine` and
-    has the same result.
+    A machine for programs in which all devices of a mesh do the same
+    (`UniformDeviceMap`). It has one position (one set of clocks) for each of `meshes`
+    meshes. Its results equal the results of `Machine`, which is slower.
     """
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):
@@ -37,7 +37,10 @@ class UniformMachine(SummarisingMachine):
 
     @contextmanager
     def _clocks_at(self, mesh: int) -> Generator[Clocks]:
-        """Yields the clocks of a mesh, and then takes over their times."""
+        """
+        Yields the clocks of a mesh, and stores their new times in the machine
+        afterwards.
+        """
         clocks = self._clocks_of.get(mesh)
         if clocks is None:
             clocks = self._clocks_of[mesh] = Clocks()
@@ -64,7 +67,7 @@ class UniformMachine(SummarisingMachine):
             return timeline.play(clocks)
 
     def _compute(self, step: ComputationStep) -> None:
-        """Runs a computation on its mesh."""
+        """Runs a computation: advances the clocks of its mesh."""
         mesh = step.positions.start if isinstance(step.positions, slice) else None
         if self.contention is None or mesh not in self._clocks_of:
             super()._compute(step)
@@ -73,7 +76,9 @@ class UniformMachine(SummarisingMachine):
             clocks.work(float(step.seconds))
 
     def _communicate(self, step: CommunicationStep) -> None:
-        """Runs blocking communication."""
+        """
+        Runs blocking communication: its meshes wait for each other, and are then busy.
+        """
         mesh = step.transfers[0].meshes[0]
         if not step.is_collective or mesh not in self._clocks_of:
             super()._communicate(step)
@@ -100,8 +105,8 @@ class UniformMachine(SummarisingMachine):
 
     def _start(self, step: CommunicationStep, frame: list[Buffer]) -> None:
         """
-        Starts asynchronous communication. The devices do not wait for it, except
-        senders that it occupies.
+        Starts asynchronous communication. Meshes go on without waiting, except senders
+        that the communication occupies.
         """
         (transfer,) = step.transfers
         meshes = transfer.meshes
@@ -125,7 +130,7 @@ class UniformMachine(SummarisingMachine):
     @property
     def end(self) -> float:
         """
-        The time in seconds at which the last mesh is done, and all communication too.
+        The time in seconds at which the last mesh and the last communication are done.
         """
         busy = [clocks.busy for clocks in self._clocks_of.values()]
         return max(super().end, *busy, *self._free.values(), 0.0)

@@ -1,4 +1,4 @@
 """
-Profiles: the performance of devices and links in practice, in place of their data
-sheets.
+Profiles: the performance of devices and links in practice. They replace the figures of
+data sheets.
 """

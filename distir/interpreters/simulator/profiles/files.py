@@ -1,6 +1,6 @@
 """
-Finds profiles. The `.json` files of `hardware/profiles` are the built-in profiles; a
-profile has the name of its file.
+Finds profiles. The `.json` files of `hardware/profiles` are the built-in profiles; the
+name of a file is the name of its profile.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def profile_names() -> list[str]:
 def load_profile(name_or_path: str | Path) -> Profile:
     """
     Returns the built-in profile `name_or_path`, or the profile in the file at that
-    path. If the file has a `base`, its fields replace those of the profile that `base`
-    names. Raises DistIRError if the profile cannot be read.
+    path. If the file has a `base`, the name of another profile, its fields replace
+    fields of this profile. Raises DistIRError if the profile cannot be read.
     """
     path = _path_of(str(name_or_path))
     return Profile.parse(_name_of(path), _data(path, ()))
@@ -76,8 +76,8 @@ def _data(path: Path, above: tuple[Path, ...]) -> Any:
 
 def _merged(base: Any, own: Any) -> Any:
     """
-    Returns the fields of both JSON objects, merged at every depth. Fields of `own`
-    replace those of `base`.
+    Returns the fields of both JSON objects, merged at every depth. Fields of `own` take
+    precedence over fields of `base`.
     """
     if not isinstance(base, dict) or not isinstance(own, dict):
         return own
@@ -96,9 +96,9 @@ def load_profiles(
 ) -> list[Profile]:
     """
     Returns the profiles for the kinds of devices of a cluster. Each of `names` is a
-    profile, a built-in name, a file, or `auto` for those that the cluster's kinds name.
-    Returns none if `names` is empty or is the single name `none`. Raises DistIRError if
-    a profile cannot be read.
+    profile, a built-in name, a file, or `auto` for the profiles that the cluster's
+    kinds name. Returns an empty list if `names` is empty or is the single name `none`.
+    Raises DistIRError if a profile cannot be read.
     """
     if NONE in map(str, names):
         if len(names) > 1:
@@ -131,9 +131,9 @@ class ProfileChoice:
     @staticmethod
     def of(given: Sequence[str], cluster: ClusterOp) -> ProfileChoice:
         """
-        Returns the profiles that the user named. If `given` is empty, returns those
-        that the cluster's kinds of devices name. Raises DistIRError for a profile that
-        the cluster names but that cannot be read.
+        Returns the profiles that the user named in `given`. If it is empty, returns the
+        profiles that the cluster's kinds of devices name. Raises DistIRError if one of
+        these cannot be read.
         """
         if given:
             return ProfileChoice(tuple(given))

@@ -2,8 +2,8 @@
 The times of ops that were measured one by one (`distir calibrate`).
 
 In addition to curves for classes of ops, a profile may have figures for single ops, by
-name. These take precedence, because two elementwise ops on a CPU may differ by a factor
-of ten.
+name. These figures take precedence, because two elementwise ops on a CPU may differ by
+a factor of ten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from distir.interpreters.simulator.profiles.table import Table
 class OpFigures:
     """
     The time of one op: `overhead` seconds, `per_flop` seconds for each floating-point
-    operation, `per_byte` seconds for each byte that it reads or writes, and
+    operation, `per_byte` seconds for each byte that the op reads or writes, and
     `beyond_cache` more seconds for each byte over `cache` bytes.
     """
 
@@ -78,8 +78,8 @@ def kernel_name(symbol: str) -> str:
 
 def figures_of(op: Operation, table: OpTable) -> OpFigures | None:
     """
-    Returns the figures of `op` in `table`, or None. Figures for the combination of `op`
-    with the op of one of its operands take precedence.
+    Returns the figures of `op` in `table`, or None if there are none. Figures for `op`
+    together with the op that computes an operand take precedence.
     """
     for operand in op.operands:
         owner = operand.owner

@@ -2,10 +2,10 @@
 Profiles: the performance of a kind of device and its links in practice. They complement
 the figures of data sheets.
 
-A `Profile` is a JSON file (`docs/reference/profiles.md` has the format). It gives the efficiency
-of large and small ops on a device, the time in which the host issues an op, and the
-overheads of messages. Its figures are few and physical, so they also hold for shapes
-that nobody measured. Without a profile, the simulator uses the data sheet alone.
+A `Profile` is a JSON file (`docs/reference/profiles.md` has the format). It gives the
+efficiency of large and small ops on a device, the time in which the host issues an op,
+and the overheads of messages. These figures are few and physical, so they also hold for
+shapes that nobody measured. Without a profile, the simulator uses the data sheet alone.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class Curve:
     A product of an m x k matrix and a k x n matrix is computed in tiles of `tile`
     elements. `units` parts of the device compute tiles at the same time, at
     `efficiency`, a fraction of the peak. Each element of a tile takes the time of `k +
-    depth` multiplications. A tile that is not full costs as much as a full one, and a
-    last round of fewer than `units` tiles as much as a full round. To use all units,
-    kernels may split the sums over k into parts and add these up in memory; they do so
-    if it is faster. If the length of a row of a matrix or of the result is not a
-    multiple of `ALIGNMENT` elements, kernels load single elements, and reach only the
-    fraction `misaligned` of the efficiency.
+    depth` multiplications. A tile that is not full costs as much as a full tile, and a
+    last round of fewer than `units` tiles as much as a full round. Where it is faster,
+    kernels use more units by splitting the sums over k into parts, which they add up in
+    memory. If the length of a row of a matrix or of the result is not a multiple of
+    `ALIGNMENT` elements, kernels load single elements, and reach only the fraction
+    `misaligned` of the efficiency.
     """
 
     bandwidth: float
@@ -168,11 +168,10 @@ class Curve:
 class Dispatch:
     """
     The seconds in which the host issues an op (`op`) or a collective (`collective`),
-    while the device works on earlier ones (see
-    `distir.interpreters.simulator.engine.compiler`). If the host does not run `ahead`,
-    it issues an op only when the previous one is done. Then each op takes at least `op`
-    seconds. Each collective takes `collective` seconds longer, because its devices wait
-    for the slowest of their hosts.
+    while the device works on earlier ones. If the host does not run `ahead`, it issues
+    an op only at the end of the previous op. Then each op takes at least `op` seconds,
+    and each collective takes `collective` seconds longer, because its devices wait for
+    the slowest of their hosts.
     """
 
     op: float = 0.0
@@ -210,7 +209,7 @@ class LinkFigures:
       the data that one of them received over this level; if not, each receives all data
       over its own adapter;
     - `occupies`: whether an asynchronous send keeps its sender busy, as in software
-      that waits for it at once;
+      that waits for the send immediately;
     - `kinds`: figures for single kinds of communication (`all_reduce`, `send`, ...),
       for libraries that do some of them less efficiently than others.
     """
@@ -225,8 +224,8 @@ class LinkFigures:
 
     def of_kind(self, kind: str) -> LinkFigures:
         """
-        Returns the figures for a kind of communication. If it has no special figures,
-        these are the object's own.
+        Returns the figures for a kind of communication, or this object if the kind has
+        no special figures.
         """
         return self.kinds.get(kind, self)
 
@@ -266,13 +265,13 @@ class MemoryFigures:
 
     - `fragments`: the free memory that the allocator cannot use again, as a fraction of
       the memory that is allocated and freed within a step;
-    - `block`: the number of bytes in whose multiples memory is allocated;
+    - `block`: memory is allocated in multiples of this number of bytes;
     - `libraries`: the bytes that are always taken (contexts, workspaces of matrix
       products); `communicator`: the bytes for each group of devices that a device
       communicates with;
-    - `logit`: the bytes per 16-bit logit of the 32-bit copies that are made while a
-      loss or its gradient is computed; None for those of generated packages, which
-      compute losses of a part of the logits at a time.
+    - `logit`: the bytes of 32-bit copies per 16-bit logit, in a loss or its gradient;
+      None stands for the copies of generated packages, which compute losses of a part
+      of the logits at a time.
     """
 
     fragments: float = 0.0
@@ -311,8 +310,8 @@ class Profile:
       `distir.interpreters.simulator.fusion`);
     - `ops`: the figures of ops that were measured one by one, by element type;
     - `memory`: the memory that the software takes in addition to values;
-    - `contention`: the share of a device that an asynchronous collective takes from the
-      computation that runs at the same time.
+    - `contention`: the share of a device's speed that a computation loses to an
+      asynchronous collective at the same time.
     """
 
     name: str
@@ -328,7 +327,7 @@ class Profile:
     def curve(self, element_type: str, op_class: str) -> Curve:
         """
         Returns the curve of a class of ops on an element type. Raises DistIRError if
-        the profile has none that applies.
+        the profile has no curve that applies.
         """
         return self._curves.get((element_type, op_class)) or self._find(
             element_type, op_class
@@ -355,10 +354,10 @@ class Profile:
     @cached_property
     def unknown_link(self) -> LinkFigures:
         """
-        The figures of links of a kind that the profile does not know. Messages reach
-        all of their bandwidth; what the software adds is the most that it adds for
-        links of another kind: the overhead of a collective, copies in memory, and
-        whether sends are waited for.
+        The figures of links of a kind that is not in the profile. Messages reach the
+        full bandwidth. The overheads of the software (of a collective, of copies in
+        memory, and of sends that are waited for) are the largest among the profile's
+        links.
         """
         known = self.links.values()
         return LinkFigures(
@@ -413,8 +412,8 @@ class Profile:
 
 def _read_contention(table: Table) -> float:
     """
-    Returns the share of a device that collectives take, from a profile's table
-    `contention`. Raises DistIRError for a missing or wrong field.
+    Returns the share of a device's speed that computations lose to collectives, from a
+    profile's table `contention`. Raises DistIRError for a missing or wrong field.
     """
     share = table.below_1("share")
     table.finish()

@@ -42,7 +42,8 @@ class Table:
 
     def text(self, key: str) -> str:
         """
-        Returns the text of field `key`. Raises DistIRError if it is missing or empty.
+        Returns the text of field `key`. Raises DistIRError if the text is missing or
+        empty.
         """
         value = self._value(key)
         if not isinstance(value, str) or not value.strip():
@@ -150,8 +151,8 @@ class Table:
 
     def table(self, key: str) -> Table:
         """
-        Returns the object in field `key`. Raises DistIRError if it is missing or not an
-        object.
+        Returns the object in field `key`. Raises DistIRError if the field is missing or
+        not an object.
         """
         return Table(f"{self.owner}, {key}", self._value(key))
 
@@ -164,9 +165,9 @@ class Table:
 
     def tables(self, key: str, required: bool = True) -> dict[str, Table]:
         """
-        Returns the objects in the object of field `key`, by name. Returns none if the
-        field is missing and not `required`. Raises DistIRError if it is missing and
-        `required`, or if a value is not an object.
+        Returns the objects in the object of field `key`, by name; an empty result if
+        the field is missing and not `required`. Raises DistIRError if the field is
+        missing and `required`, or if a value is not an object.
         """
         if not required and key not in self._data:
             self._asked.add(key)

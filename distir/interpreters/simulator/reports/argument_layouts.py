@@ -24,7 +24,7 @@ class ArgumentLayout:
     Arguments of a program that have the same layout.
 
     Attributes:
-        name: One name for all of them, with `*` for the number of a layer and for the
+        name: One name for all arguments, with `*` for the number of a layer and for the
             kind of a state.
         names: The names of the single arguments.
         role: `parameter`, `state`, `input`, ...
@@ -34,7 +34,8 @@ class ArgumentLayout:
         partial: The mesh axes over which the devices hold terms of a sum.
         local_shape: The shape of one device's part.
         local_bytes: The bytes of one device's part of one argument.
-        meshes: The names of the meshes that hold them; `()` in a sequential program.
+        meshes: The names of the meshes that hold the arguments; `()` in a sequential
+            program.
     """
 
     name: str
@@ -51,8 +52,9 @@ class ArgumentLayout:
     @property
     def split_text(self) -> str:
         """
-        The split as text: `-` for a dimension that is not split, `d,t` for one that two
-        axes split, and `whole` if nothing is split.
+        The split as text, with one entry per dimension: `-` for a dimension that is not
+        split, `d,t` for one that two axes split. The text is `whole` if nothing is
+        split.
         """
         if not any(self.split) and not self.partial:
             return "whole"
@@ -77,10 +79,10 @@ class ArgumentLayout:
 
 def argument_layouts(module: ModuleOp, by_layer: bool = False) -> list[ArgumentLayout]:
     """
-    Returns the layouts of a program's arguments, in their order. Layers with the same
-    layout are combined into one entry, unless `by_layer` is set. States of a parameter
-    with the same layout are always combined. Raises DistIRError if the program is not
-    valid.
+    Returns the layouts of a program's arguments, in the order of the arguments. Layers
+    with the same layout are combined into one entry, unless `by_layer` is set. States
+    of a parameter with the same layout are always combined. Raises DistIRError if the
+    program is not valid.
     """
     program, known = Program(module), meshes(module)
     found: dict[tuple[object, ...], list[ArgumentLayout]] = {}
@@ -100,7 +102,8 @@ def _argument_layout(
     name: str, role: str, type_: Attribute, known: dict[str, Mesh]
 ) -> ArgumentLayout | None:
     """
-    Returns the entry of one argument, or None if it is not a tensor of known shape.
+    Returns the entry of one argument, or None if the argument is not a tensor of known
+    shape.
     """
     if not isinstance(type_, TensorType):
         return None

@@ -23,8 +23,8 @@ from distir.sharding.exchanges import exchanged_axes
 @dataclass
 class Sent:
     """
-    The messages that one device sends in a step for one kind of op in a module. The
-    device is the one that sends the most.
+    The messages of one kind of op in one module, sent in a step by the device that
+    sends the most.
 
     Attributes:
         scope: The module, with `*` for the number of its layer if layers are combined.
@@ -57,9 +57,9 @@ Key = tuple[str, str, tuple[str, ...]]
 
 class CommunicationRecorder(Follower):
     """
-    Counts the messages of each group of devices in `groups`, and their bytes, by op
-    and mesh axes. One device stands for its group. With `by_layer`, each layer of the
-    model is counted by itself, else all layers together.
+    Counts the messages of each group of devices in `groups`, and their bytes, by op and
+    mesh axes. It follows one device per group. With `by_layer`, each layer of the model
+    is counted separately; otherwise all layers are counted together.
     """
 
     def __init__(self, groups: Sequence[DeviceGroup], by_layer: bool = False):
@@ -98,8 +98,8 @@ class CommunicationRecorder(Follower):
     def report(self) -> list[Sent]:
         """
         Returns the messages of the device that sends the most, for each module, op and
-        axes, in the order in which they first occur. Call it after the program has been
-        executed.
+        axes, in the order in which they first occur. Call this method after the program
+        has been executed.
         """
         most: dict[Key, Sent] = {}
         for of_group in self._sent:
@@ -113,8 +113,9 @@ def _messages(
     step: CommunicationStep, positions: npt.NDArray[np.intp]
 ) -> tuple[int, npt.NDArray[Any]]:
     """
-    Returns the number of messages of the transfer in which `positions` take part, and
-    the bytes that each position sends.
+    Returns the number of messages of the transfer to which `positions` belong, and the
+    bytes that each position sends. A position is the index of a device in the machine's
+    arrays.
     """
     for transfer in step.transfers:
         if np.array_equal(transfer.positions.ravel(), positions):

@@ -84,10 +84,10 @@ def record(entries: Sequence[ComparedRuns]) -> str:
 
 def accuracy_note(result: Simulation) -> str:
     """
-    Returns a sentence on the errors of the predictions for published runs of this kind:
-    on the same devices, with the same kinds of parallelism. If there are no such runs,
-    the sentence says so. Returns "" for programs that do not train and for simulations
-    without a profile, because published runs were not compared with those.
+    Returns a sentence on the errors of predictions for published runs on the same
+    devices, with the same kinds of parallelism. If there are no such runs, the sentence
+    says so. Returns "" for programs that do not train and for simulations without a
+    profile, because no published runs are compared with these.
     """
     if not result.profiles or not is_training_step(result.run.entry):
         return ""
@@ -111,7 +111,10 @@ def accuracy_note(result: Simulation) -> str:
 
 
 def parallelism_text(kinds: Sequence[str], float8: bool = False) -> str:
-    """Returns kinds of parallelism as words for a sentence."""
+    """
+    Returns kinds of parallelism, such as `data`, as words for a sentence. With
+    `float8`, the words mention 8-bit floats.
+    """
     text = "one device"
     if kinds:
         *others, last = kinds
@@ -126,12 +129,12 @@ def parallelism_of(entry: FuncOp) -> tuple[str, ...]:
     from the layouts of its entry function's arguments:
 
     - an axis that splits the first dimension of inputs is `data`; if it splits
-      parameters too, `ZeRO 3`; if it splits optimizer states only, or each parameter
-      is gathered once a step, `ZeRO 1`; if it splits no parameter but those with three
+      parameters too, `ZeRO 3`; if it splits optimizer states only, or each parameter is
+      gathered once a step, `ZeRO 1`; if the only parameters that it splits have three
       dimensions or more, `expert`;
     - an axis that splits another dimension of inputs is `context`;
     - an axis that splits parameters and no input is `tensor`;
-    - arguments on several meshes are those of a `pipeline`.
+    - arguments on several meshes belong to a `pipeline`.
 
     The result is empty for a sequential program.
     """
@@ -176,9 +179,9 @@ def parallelism_of(entry: FuncOp) -> tuple[str, ...]:
 
 def _is_gathered_again(parameter: SSAValue) -> bool:
     """
-    Whether parts of a parameter are gathered for each use, as under ZeRO 3: several
-    times, or by functions that take the parts. Parts that stages 1 and 2 leave after an
-    update are gathered once.
+    Whether parts of a parameter are gathered for each use, as in ZeRO stage 3: several
+    times, or by functions that take the parts. In stages 1 and 2, the parts are
+    gathered only once, after the update.
     """
     pending, gathers = [parameter], 0
     while pending:

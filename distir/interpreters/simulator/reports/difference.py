@@ -22,9 +22,9 @@ class Side:
     """
     One of the two programs that are compared.
 
-    - `end`: the time of its step in ticks;
-    - `busiest`: the group of devices that waits the least for others; `spent`, `total`:
-      the time of this group, by cause and in all;
+    - `end`: the time of its step in ticks (femtoseconds);
+    - `busiest`: the group of devices that waits the least for other devices; `spent`,
+      `total`: the time of this group, by cause and in all;
     - `fullest`: the group with the highest peak of memory; `peak`, `by_kind`: the bytes
       at this peak, in all and by kind of value.
     """
@@ -78,9 +78,9 @@ class Side:
 class Difference:
     """
     The second program compared with the first. Times are in ticks (femtoseconds), for
-    the devices that each step waits for; memory is that of the devices with the highest
-    peak. The differences of all `causes` add up to `total`. The three parts of `total`
-    add up to `step`. The bytes by kind add up to the difference of the peaks.
+    the devices that each step waits for. Memory is in bytes, for the devices with the
+    highest peak. The differences of all `causes` add up to `total`. The three parts of
+    `total` add up to `step`. The bytes by kind add up to the difference of the peaks.
     """
 
     first: Side
@@ -95,20 +95,23 @@ class Difference:
     def step(self) -> int:
         """
         The number of ticks (femtoseconds) by which a step of the second program is
-        longer.
+        longer; negative if it is shorter.
         """
         return self.second.end - self.first.end
 
     @property
     def total(self) -> Spent:
-        """The difference of the time spent. Its three parts add up to `step`."""
+        """
+        The difference between the times spent by the two programs. Its three parts add
+        up to `step`.
+        """
         return self.second.total.minus(self.first.total)
 
     @property
     def causes(self) -> list[tuple[Cause, Spent]]:
         """
-        The causes whose times differ, with the difference of the time spent; the
-        largest difference comes first.
+        The causes whose times differ between the two programs, each with the
+        difference; the largest difference comes first.
         """
         none = Spent()
         changes = [
@@ -126,8 +129,8 @@ class Difference:
     @property
     def memory(self) -> dict[str, int]:
         """
-        The number of bytes that the second program has more at its peak, by kind of
-        value.
+        The number of bytes that the second program has more at its peak than the first,
+        by kind of value.
         """
         return {
             kind: self.second.by_kind[kind] - self.first.by_kind[kind] for kind in KINDS

@@ -15,8 +15,8 @@ _FEW = 8
 
 class GroupRows:
     """
-    The devices that represent groups of devices. Each has a row, the index of its group
-    in `groups`.
+    The devices that represent groups of devices. The row of such a device is the index
+    of its group in `groups`.
     """
 
     def __init__(self, groups: Sequence[DeviceGroup]):
@@ -29,8 +29,8 @@ class GroupRows:
         self, positions: Positions | npt.NDArray[np.intp]
     ) -> list[tuple[int, int]]:
         """
-        Returns, for each representative among `positions`, its row and its index in
-        `positions`.
+        Returns, for each device in `positions` that represents a group, the index of
+        its group in `groups` and its own index in `positions`.
         """
         if isinstance(positions, slice):
             key = (positions.start, positions.stop)

@@ -94,7 +94,7 @@ def report_data(
 ) -> dict[str, Any]:
     """
     Returns the data of the report as values that JSON can represent. The timelines have
-    about `blocks` blocks, or `SHOWN_BLOCKS` if it is None.
+    about `blocks` blocks; None stands for `SHOWN_BLOCKS`.
     """
     most = SHOWN_BLOCKS if blocks is None else blocks
     groups = simulation.groups
@@ -174,7 +174,7 @@ def _numbers(simulation: Simulation, group: DeviceGroup) -> dict[str, Any]:
 
 
 class _Names:
-    """Collects strings that occur many times, and gives each of them an index."""
+    """Collects strings that occur many times, and gives each string an index."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
@@ -209,7 +209,7 @@ def _block(block: Block, names: _Names) -> list[float | int]:
 def _causes(group: GroupTime) -> list[list[Any]]:
     """
     Returns the rows of a group's table of time: scope, op, and the seconds of
-    computation, communication and waiting, in order of their sum, largest first.
+    computation, communication and waiting. The row with the largest sum comes first.
     """
     rows = sorted(group.spent.items(), key=lambda item: -item[1].total)
     found: list[list[Any]] = [

@@ -1,6 +1,6 @@
 """
 Reports the memory of each device: its contents at the peak, possible savings, and its
-course over the step. Savings are found from layouts and calls alone.
+course over the step. Savings are derived from layouts and calls alone.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ from distir.sharding.mesh import Mesh
 @dataclass(frozen=True)
 class Held:
     """
-    Memory that is in use at the peak of a group of devices, `size` bytes on each.
-    `value` is the SSA value that it stores, or None for an op's workspace and for
-    libraries. `scope` is the module of the source model that it belongs to. If the
-    value was made by a call that has returned, `calls` is the path to this call;
-    otherwise it is empty.
+    Memory that is in use at the peak of a group of devices, `size` bytes on each
+    device. `value` is the SSA value in this memory, or None for an op's workspace and
+    for libraries. `scope` is the value's module in the source model. If a call that has
+    returned made the value, `calls` is the path to this call; otherwise it is empty.
     """
 
     value: SSAValue | None
@@ -102,9 +101,9 @@ def savings(
     held: Sequence[Held], peak: int, mesh_of: Mapping[str, Mesh]
 ) -> list[Saving]:
     """
-    Returns possible savings of at least a hundredth of the peak, largest first. Two
-    kinds are found: values that are equal on all devices of a mesh axis although the
-    axis could split them, and values that calls of a function keep for the backward
+    Returns possible savings of at least a hundredth of the peak, largest first. There
+    are two kinds of them: values that are equal on all devices of a mesh axis although
+    the axis could split them, and values that calls of a function keep for the backward
     pass.
     """
     found = [*_replicated(held, mesh_of), *_kept(held)]
@@ -142,8 +141,8 @@ def _replicated(held: Sequence[Held], mesh_of: Mapping[str, Mesh]) -> list[Savin
 
 def _kept(held: Sequence[Held]) -> list[Saving]:
     """
-    Returns the savings from values that calls keep in addition to their results. There
-    are none in programs without gradients.
+    Returns the savings from values that calls keep in addition to their results. The
+    list is empty for programs without gradients.
     """
     if not any(item.kind == GRADIENTS for item in held):
         return []
@@ -319,7 +318,7 @@ class MemoryRecorder(Follower):
     def _reserve(self, row: int) -> list[Held]:
         """
         Returns the memory that libraries keep on the device of group `row`, and counts
-        it as in use.
+        this memory as in use.
         """
         reserved = self._simulation.run.reserved
         position = self._groups[row].group.position
@@ -386,8 +385,8 @@ class MemoryRecorder(Follower):
 
     def _alive(self, row: int, until: float, workspace: int | None) -> None:
         """
-        Records that the memory in use did not change from the last recorded time until
-        the time `until`, in seconds. `workspace` bytes are added to it.
+        Records that the memory in use was constant from the last recorded time until
+        the time `until`, in seconds. `workspace` bytes are added to the memory in use.
         """
         begin = min(int(self._until[row] * self._per_second), _MOMENTS - 1)
         end = min(int(until * self._per_second), _MOMENTS - 1)
@@ -409,8 +408,8 @@ class MemoryRecorder(Follower):
         workspace: int,
     ) -> None:
         """
-        Records the contents of memory on the device of group `row` at its peak, while
-        `step` runs.
+        Records the contents of memory at the peak, while `step` runs, on the device
+        that represents the group with index `row`.
         """
         memory = self._groups[row]
         memory.peak_time = float(self.machine.clock[memory.group.position])
@@ -446,7 +445,7 @@ class MemoryRecorder(Follower):
         return Held(live.value, kind, name, scope, size, call)
 
     def report(self) -> MemoryReport:
-        """Returns the report. Call it after the program has been executed."""
+        """Returns the report. Call this method after the program has been executed."""
         step_time = self._simulation.step_time_s
         mesh_of = self._simulation.run.device_map.meshes
         for row, memory in enumerate(self._groups):

@@ -35,8 +35,8 @@ def shape_text(shape: Sequence[int]) -> str:
 
 def describe_program(run: Run) -> list[tuple[str, str]]:
     """
-    Returns pairs of a heading and a text: the cluster, meshes, functions, inputs and
-    parameters.
+    Describes the cluster, meshes, functions, inputs and parameters of a program, as
+    pairs of a heading and a text.
     """
     hardware, device_map = run.device_map.hardware, run.device_map
     lines = [("cluster", f"@{hardware.name}, {len(hardware.kinds)} devices")]

@@ -33,7 +33,7 @@ END = "end of the step"
 
 
 def ticks(seconds: float) -> int:
-    """Returns seconds as whole femtoseconds, whose sums are exact."""
+    """Returns seconds as whole femtoseconds, because sums of integers are exact."""
     return round(seconds * TICKS_PER_SECOND)
 
 
@@ -67,8 +67,8 @@ class Spent:
     @property
     def magnitude(self) -> int:
         """
-        The sum of the absolute values of all three times. It is the size of a
-        difference.
+        The sum of the absolute values of all three times, by which differences are
+        sorted.
         """
         return abs(self.compute) + abs(self.exposed_communication) + abs(self.waiting)
 
@@ -90,10 +90,10 @@ class Spent:
 @dataclass
 class Block:
     """
-    Consecutive ops on the timeline, from `begin` to `end` in ticks. `compute` and
-    `communication` are the ticks in which they compute and communicate, and `ops` is
-    their number. Ops that are too short to be shown one by one share a block; `label`
-    and `function` are those of the first op.
+    Consecutive ops on the timeline, from `begin` to `end` in ticks (femtoseconds).
+    `compute` and `communication` are the ticks in which the ops compute and
+    communicate, and `ops` is their number. Ops that are too short for a block of their
+    own share one, with the `label` and `function` of the first op.
     """
 
     begin: int
@@ -115,10 +115,10 @@ class Block:
 @dataclass
 class GroupTime:
     """
-    The time of one device of a group. `spent` gives the time by cause, and adds up to
-    the step. Waiting has the collective or send that is waited for as its cause. The
-    timeline consists of three lists: `blocks` of ops, `sends` with asynchronous
-    communication, and `calls` by the entry function.
+    The time of one device of a group. `spent` gives the time by cause; the times add up
+    to the step. The cause of waiting is the collective or send that the device waits
+    for. The timeline consists of three lists: `blocks` of ops, `sends` with
+    asynchronous communication, and `calls` by the entry function.
     """
 
     group: DeviceGroup
@@ -158,10 +158,7 @@ class TimeReport:
 
     @property
     def busiest(self) -> GroupTime:
-        """
-        The time of the group whose devices wait the least for others. The other devices
-        wait for them.
-        """
+        """The time of the group whose devices wait the least for other devices."""
         return min(self.groups, key=lambda group: group.total.waiting)
 
 
@@ -235,7 +232,7 @@ class TimeRecorder(Follower):
     def _waited(self, row: int, cause: Cause, begin: int) -> Spent:
         """
         Counts the ticks from the end of the last op until `begin` as waiting for
-        `cause`. Returns the time spent on `cause`.
+        `cause`. Returns the record of the time spent on `cause`.
         """
         group = self._groups[row]
         spent = group.spent.get(cause)
@@ -294,7 +291,7 @@ class TimeRecorder(Follower):
             blocks[-1].add(block)
 
     def report(self) -> TimeReport:
-        """Returns the report. Call it after the program has been executed."""
+        """Returns the report. Call this method after the program has been executed."""
         end = ticks(self.machine.end)
         for row, group in enumerate(self._groups):
             if end > self._until[row]:

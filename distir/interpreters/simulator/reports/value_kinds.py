@@ -64,8 +64,8 @@ class ValueKinds:
     The kind of each value of a module, one of `KINDS`.
 
     - Arguments of the entry function are classified by their role. A result that
-      updates an argument has the argument's kind. The same holds for values from which
-      such a result is made by gathering parts or by casts.
+      updates an argument has the argument's kind, and so do values that become such a
+      result by gathering parts or by casts.
     - Gradients are gradients of parameters: operands of optimizers, results with that
       role, and their terms and parts. They are found by going backwards, through calls.
       A function that is called from several places is classified once for all calls.
@@ -122,9 +122,9 @@ class ValueKinds:
 
     def _mark(self, value: SSAValue, kind: str) -> None:
         """
-        Sets the kind of `value`, and of the values that it is made from by copies,
-        casts, collectives and, for gradients, arithmetic. Values that have a kind keep
-        it.
+        Sets the kind of `value`, and of the values from which copies, casts,
+        collectives and, for gradients, arithmetic make `value`. Values that already
+        have a kind keep it.
         """
         pending = [value]
         while pending:
