@@ -60,8 +60,8 @@ class ServedModel:
 @dataclass(frozen=True)
 class _Matrix:
     """
-    A matrix product with a parameter [inputs, outputs]; `at` is the index of its op in
-    the function.
+    A matrix product with a parameter [inputs, outputs]; `at` is the index of its op
+    among those of the program.
     """
 
     inputs: int
@@ -273,45 +273,69 @@ def _entry(known: Mapping[str, FuncOp], name: str) -> FuncOp:
     raise DistIRError(f"{name} has neither @main nor @decode; it is no decoder")
 
 
+def _executed(function: FuncOp, known: Mapping[str, FuncOp]) -> Iterator[Operation]:
+    """Yields the ops of a function and of those that it calls, in order of execution."""
+    for op in function.body.block.ops:
+        if isinstance(op, CallOp):
+            yield from _executed(known[op.callee.string_value()], known)
+        else:
+            yield op
+
+
 def _layers(function: FuncOp, known: Mapping[str, FuncOp]) -> Iterator[_Facts]:
     """
-    Yields the facts of each attention layer in order of execution, including layers in
-    called functions.
+    Yields the facts of each attention layer in order of execution. The boundaries of
+    called functions do not matter: a function may hold the end of one layer and the
+    start of the next one.
     """
-    ops = list(function.body.block.ops)
+    ops = list(_executed(function, known))
     own = [i for i, op in enumerate(ops) if op.name in _ATTENTION]
-    if own:
-        for place, at in enumerate(own):
-            # A layer ends where the attention of the next one begins.
-            first = own[place - 1] + 1 if place else 0
-            last = own[place + 1] if place + 1 < len(own) else len(ops)
-            yield _facts(ops, first, at, last)
+    if not own:
         return
-    for op in ops:
-        if isinstance(op, CallOp):
-            yield from _layers(known[op.callee.string_value()], known)
+    matrices = [each for i, op in enumerate(ops) for each in _matrices(op, i)]
+    # As many products are in front of the attention of each layer: its projections.
+    before = sum(m.at < own[0] for m in matrices)
+    for at, following in zip(own, [*own[1:], None], strict=True):
+        last = len(ops) if following is None else following
+        inside = [m for m in matrices if at < m.at < last]
+        if following is not None:
+            inside = inside[: len(inside) - before]
+        in_front = [m for m in matrices if m.at < at]
+        found = [*in_front[len(in_front) - before :], *inside]
+        yield _facts(ops[at + 1 : last], ops[at], at, found)
 
 
-def _facts(ops: Sequence[Operation], first: int, at: int, last: int) -> _Facts:
-    matrices, experts, choices = list[_Matrix](), list[tuple[int, ...]](), 0
-    for i in range(first, last):
-        op = ops[i]
-        if isinstance(op, QuantizedLinearOp | GroupQuantizedLinearOp):
-            inputs, outputs = shape_of(op.x)[-1], shape_of(op.y)[-1]
-            matrices.append(_Matrix(inputs, outputs, i))
-        elif op.name in ("onnx.MatMul", "onnx.Gemm"):
-            weight, is_turned = _weight(op.operands[1])
-            if weight is not None and len(shape_of(weight)) == 2:
-                a, b = shape_of(weight)
-                matrices.append(_Matrix(b, a, i) if is_turned else _Matrix(a, b, i))
-        elif op.name == "onnx.TopK":
+def _matrices(op: Operation, at: int) -> Iterator[_Matrix]:
+    """Yields the product of `op`, the op with index `at`, if it has a matrix."""
+    if isinstance(op, QuantizedLinearOp | GroupQuantizedLinearOp):
+        yield _Matrix(shape_of(op.x)[-1], shape_of(op.y)[-1], at)
+    elif op.name in ("onnx.MatMul", "onnx.Gemm"):
+        weight, is_turned = _weight(op.operands[1])
+        if weight is not None and len(shape_of(weight)) == 2:
+            a, b = shape_of(weight)
+            yield _Matrix(b, a, at) if is_turned else _Matrix(a, b, at)
+
+
+def _facts(
+    after: Sequence[Operation],
+    attention: Operation,
+    at: int,
+    matrices: Sequence[_Matrix],
+) -> _Facts:
+    """
+    Returns the facts of the layer whose op of attention is `attention`, with index `at`.
+    `after` are the ops up to the next layer's attention, `matrices` the layer's products.
+    """
+    experts, choices = list[tuple[int, ...]](), 0
+    for op in after:
+        if op.name == "onnx.TopK":
             choices = shape_of(op.results[0])[-1]
         if op.name in _VIEWS:
             continue
         for operand in op.operands:
             if _weight(operand)[0] is not None and len(shape_of(operand)) == 3:
                 experts.append(shape_of(operand))
-    return _Facts(ops[at], at, matrices, experts, choices)
+    return _Facts(attention, at, matrices, experts, choices)
 
 
 def _weight(value: SSAValue) -> tuple[BlockArgument | None, bool]:
@@ -365,7 +389,7 @@ def _inside(facts: _Facts, d_model: int) -> tuple[int, bool]:
         return 0, False
     inside = down[-1].inputs
     # Both matrices of a gated MLP, or one that holds both.
-    return inside, up.count(inside) > 1 or max(up) == 2 * inside
+    return inside, up.count(inside) > 1 or 2 * inside in up
 
 
 def _expert_width(shapes: Sequence[tuple[int, ...]], d_model: int) -> tuple[int, bool]:

@@ -84,6 +84,17 @@ def test_sizes_are_read_from_the_program_of_a_step() -> None:
         assert served_model(build_serving_step(sizes, 2, 1, 16), "step").sizes == sizes
 
 
+def test_sizes_do_not_depend_on_functions() -> None:
+    """Layers in functions, or all in one; a function may also hold parts of two layers."""
+    for module in (
+        *(build_gpt(3, 64, 4, 100, 2, 16), build_moe(4, 64, 4, 8, 100, 2, 16)),
+        *(build_llama(3, 64, 4, 100, 2, 16), build_serving_step(MIXED, 2, 1, 16)),
+    ):
+        plain = served_model(module, "model").sizes
+        InlineCallsPass().apply(Context(), module)
+        assert served_model(module, "model").sizes == plain
+
+
 def test_a_program_without_attention_is_refused() -> None:
     module = build_gpt(1, 64, 4, 100, 2, 16, fused_attention=False)
     with pytest.raises(DistIRError, match="no op of attention"):
