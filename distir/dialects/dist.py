@@ -89,7 +89,8 @@ class Layout:
     def __post_init__(self) -> None:
         if self.dims and not any(self.dims):
             object.__setattr__(self, "dims", ())
-        object.__setattr__(self, "partial", tuple(sorted(self.partial)))
+        if len(self.partial) > 1:
+            object.__setattr__(self, "partial", tuple(sorted(self.partial)))
 
     @cached_property
     def _hash(self) -> int:
@@ -279,7 +280,13 @@ def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:
 def _tensor_type(
     element_type: Attribute, shape: ArrayAttr[IntAttr], layout: Layout
 ) -> TensorType[Any]:
-    return TensorType(element_type, shape, LayoutAttr(layout))
+    return TensorType(element_type, shape, layout_attr(layout))
+
+
+@lru_cache(maxsize=1 << 12)
+def layout_attr(layout: Layout) -> LayoutAttr:
+    """Returns `layout` as an attribute. Attributes are cached, because making one is slow."""
+    return LayoutAttr(layout)
 
 
 def _verify_same_tensor(

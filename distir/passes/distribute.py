@@ -70,7 +70,8 @@ class DistributePass(DistributionOptions, DistIRPass):
     - `context_order`: the order of tokens over the devices of axis "c"; see
       `context-parallel`.
     - `sequence_parallel`: split sequences over axis "t" between the blocks; see
-      `sequence-parallel`.
+      `sequence-parallel`. With `keep_gathered`, layers keep the gathered values for
+      their backward (`residuals=whole` there).
     - `sharded_outputs`: for a step that takes gradients of its results as inputs (the
       loss `outside`): results that devices of axis "t" compute in parts, such as logits
       split over words, stay split, and so do their gradients. By default such results

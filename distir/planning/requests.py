@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import (
@@ -109,9 +109,36 @@ def request(
     request, for error messages. Raises DistIRError if an earlier request or plan splits
     the argument differently over one of `axes`.
     """
-    attributes = argument_attributes(function)
-    entry, name = attributes[index], argument_names(function)[index]
-    rank = rank_of(function.function_type.inputs.data[index])
+    request_each(function, {index: asked}, axes, origin)
+
+
+def request_each(
+    function: FuncOp, asked: Mapping[int, Layout], axes: Iterable[str], origin: str
+) -> None:
+    """
+    Makes the request of `request` for several arguments. `asked` has the layout of each
+    one by its index.
+    """
+    attributes, names = argument_attributes(function), argument_names(function)
+    types, axes = function.function_type.inputs.data, tuple(axes)
+    for index, layout in asked.items():
+        what = f"argument {names[index]!r}"
+        _request(attributes[index], layout, axes, rank_of(types[index]), what, origin)
+    set_argument_attributes(function, attributes)
+
+
+def _request(
+    entry: dict[str, Attribute],
+    asked: Layout,
+    axes: Iterable[str],
+    rank: int,
+    what: str,
+    origin: str,
+) -> None:
+    """
+    Adds a request to `entry`, the attributes of an argument with `rank` dimensions.
+    `what` names the argument in messages.
+    """
     layout = requested_layout(entry) or Layout(asked.mesh)
     fixed = dict.fromkeys(fixed_axes(entry))
     origins = {axis: origin_of(entry, axis) for axis in fixed}
@@ -119,7 +146,7 @@ def request(
         old, new = _splits(layout, axis, rank), _splits(asked, axis, rank)
         if (axis in fixed or old) and old != new:
             raise DistIRError(
-                f"argument {name!r}: {origin} asks that axis {axis!r} {_does(new)}, but "
+                f"{what}: {origin} asks that axis {axis!r} {_does(new)}, but "
                 f"{origin_of(entry, axis)} that it {_does(old)}; ask for one of these"
             )
         for dim, shard in new:
@@ -130,7 +157,6 @@ def request(
     entry[LAYOUT] = LayoutAttr(layout)
     entry[FIXED] = ArrayAttr([StringAttr(axis) for axis in fixed])
     entry[FIXED_BY] = DictionaryAttr({a: StringAttr(o) for a, o in origins.items()})
-    set_argument_attributes(function, attributes)
 
 
 def _splits(layout: Layout, axis: str, rank: int) -> list[tuple[int, Shard]]:
@@ -163,10 +189,10 @@ def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
     for entry, name, type_ in zip(
         attributes, names, function.function_type.inputs.data, strict=True
     ):
-        fixed = [axis for axis in fixed_axes(entry) if axis in order]
         layout = requested_layout(entry)
         if FIXED not in entry or layout is None:
             continue
+        fixed = [axis for axis in fixed_axes(entry) if axis in order]
         dims = [
             tuple(
                 sorted(

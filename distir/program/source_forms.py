@@ -279,7 +279,7 @@ def _runs_of(attributes: Mapping[str, Attribute]) -> tuple[int, Runs] | None:
     there is no such dimension.
     """
     attr = attributes.get(PADDED_RUNS)
-    if not isinstance(attr, DenseArrayBase):
+    if attr is None or not isinstance(attr, DenseArrayBase):
         return None
     dim, *numbers = (int(n) for n in attr.get_values())
     return dim, tuple(zip(numbers[::2], numbers[1::2], strict=True))

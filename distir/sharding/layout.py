@@ -94,6 +94,8 @@ def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
     Returns the layout without run lengths that are redundant because the split is
     contiguous.
     """
+    if all(s.run is None and s.axis in mesh.sizes for d in layout.dims for s in d):
+        return layout
     dims: list[tuple[Shard, ...]] = []
     for index, shards in enumerate(layout.dims):
         left = shape[index]

@@ -137,18 +137,19 @@ def local_ops_along(
     result_types: Sequence[Attribute],
     mesh: Mesh,
     axis: str,
+    rule_of: Callable[[Operation], Rule] = rule_for,
 ) -> Sequence[Operation]:
     """
     Returns the ops that compute a distributed op's results if only the mesh axis `axis`
     is made local. The axis must be the outermost of every split.
 
     `operands` are local along the axis, and the results have the types `result_types`.
-    A `collective.coordinate` among the ops gives the position along the axis.
+    `rule_of` returns the sharding rule of `op`, for callers that know it already. A `collective.coordinate` among the ops gives the position along the axis.
     """
     form = local_form.of(op)
     if form is None:
         return [made_with(op, operands, result_types)]
-    rule = rule_for(op)
+    rule = rule_of(op)
     whole = Layout(mesh.name)
     inference = infer(rule, [layout_of(v) or whole for v in op.operands], mesh)
     assignment = {

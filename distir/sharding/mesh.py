@@ -54,9 +54,10 @@ class Mesh:
         """
         Returns the size of `axis`. Raises DistIRError if the mesh has no such axis.
         """
-        if axis not in self.sizes:
+        size = self.sizes.get(axis)
+        if size is None:
             raise DistIRError(self.lacks(axis))
-        return self.sizes[axis]
+        return size
 
     def lacks(self, axis: str) -> str:
         """Returns an error message: the mesh has no axis `axis`."""

@@ -226,9 +226,10 @@ def dim_shards(
     Returns the axes that split the dimension `dim` if `assignment` splits its factors.
     The axes are in the mesh's order, as far as the order within each factor allows.
     """
-    pending = [list(assignment.get(f, ())) for f in dim]
-    if not any(pending):
+    # Most dimensions are whole, and this runs very often.
+    if not any([assignment.get(f) for f in dim]):
         return ()
+    pending = [list(assignment.get(f, ())) for f in dim]
     left = [rule.factors[f].size for f in dim]
     out: list[Shard] = []
     while any(pending):
@@ -340,7 +341,8 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
                 f"operand {index} lives on mesh @{layout.mesh}, expected @{mesh.name}"
             )
         for d, dim in enumerate(dims):
-            split = factor_shards(layout.dim(d), dim, rule, mesh)
+            own = layout.dim(d)
+            split = factor_shards(own, dim, rule, mesh) if own else {}
             if split is None:
                 return (
                     f"operand {index}: the op cannot split dimension {d} as "
@@ -358,7 +360,7 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
                         + _expectation(index, rule, assignment, mesh, layout)
                     )
     partial: dict[str, str] = {}
-    for axis in sorted({a for layout in operands for a in layout.partial_axes}):
+    for axis in sorted({a for layout in operands for a, _ in layout.partial}):
         reduction = _passed_reduction(rule, operands, axis)
         if reduction is None:
             index = next(i for i, o in enumerate(operands) if axis in o.partial_axes)
@@ -370,8 +372,8 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
         partial[axis] = reduction
     seen: dict[str, int] = {}
     for f, shards in assignment.items():
-        kind = rule.factors[f].kind
         for shard in shards:
+            kind = rule.factors[f].kind
             if kind == "replicate" or f in rule.decomposed:
                 why = (
                     "cannot do that by itself; decompose it first"

@@ -154,15 +154,16 @@ class DistributionVerifier:
                 "belongs to the program of one rank; a distributed program says by layouts "
                 "who holds what"
             )
-        if isinstance(op, CallOp):
+        # Not `isinstance`, which is slow where the answer is no, as it mostly is.
+        if type(op) is CallOp:
             self.call(op)
-        elif isinstance(op, ReturnOp):
+        elif type(op) is ReturnOp:
             self.returned(op, function)
         elif isinstance(op, CollectiveOp | dist.SendOp):
             self.communication(op)
-        elif isinstance(op, dist.ReshardOp):
+        elif type(op) is dist.ReshardOp:
             op.verify_()
-        elif isinstance(op, dist.ConstrainOp):
+        elif type(op) is dist.ConstrainOp:
             raise DistIRError(
                 "dist.constrain belongs to sequential programs; partition removes it"
             )

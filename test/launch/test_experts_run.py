@@ -18,7 +18,11 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.collective_ops.over_axes import RaggedAllToAllOp
 from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
+from distir.program import reachable_functions
 from distir.program.weights import save_weights
+from distir.transforms.overlap.kinds import KINDS, erase_kinds, write_kinds
+from distir.transforms.overlap.paired_calls import pair_calls
+from distir.transforms.overlap.place import place_functions
 
 
 def assert_trains(program: ModuleOp, name: str, folder: Path, spawner: Spawner) -> None:
@@ -86,3 +90,19 @@ def test_tokens_by_all_to_all(
     program = distributed(experts_step(name), **options)
     assert any(isinstance(op, RaggedAllToAllOp) for op in program.walk())
     assert_trains(program, name, tmp_path, spawner)
+
+
+@pytest.mark.slow  # test_ragged has asynchronous all-to-alls of rows
+def test_a_forward_beside_a_backward(tmp_path: Path, spawner: Spawner) -> None:
+    """The rows of one micro-batch travel while a process computes with those of another."""
+    program = distributed(
+        experts_step("mixtral"), p=2, e=2, k=2, token_dispatch="all-to-all"
+    )
+    write_kinds(program)
+    assert pair_calls(program)
+    place_functions(reachable_functions(program), 1, KINDS)
+    erase_kinds(program)
+    assert any(
+        isinstance(op, RaggedAllToAllOp) and op.is_asynchronous for op in program.walk()
+    )
+    assert_trains(program, "mixtral", tmp_path, spawner)

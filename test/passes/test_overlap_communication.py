@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
 
 from distir.dialects.collective_ops.base import CollectiveOp
-from distir.dialects.collective_ops.over_axes import AllGatherOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp, ReduceScatterOp
 from distir.dialects.dist import SendOp
 from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.dialects.train_ops.float8 import Float8ProductOp
@@ -32,8 +32,9 @@ from distir.passes.float8 import Float8Pass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.planning.annotations import read_notes
 from distir.planning.plans.programs import replace_cluster
-from distir.program import entry_function, functions
-from distir.transforms.overlap.kinds import KINDS
+from distir.program import entry_function, functions, reachable_functions
+from distir.transforms.overlap.kinds import KINDS, erase_kinds, write_kinds
+from distir.transforms.overlap.place import place_functions
 from distir.transforms.projection import devices_of, project
 
 MORE = [
@@ -345,6 +346,39 @@ def test_gathered_rows_in_pieces(options: dict[str, int]) -> None:
     before, after = simulate(whole), simulate(found)
     assert after.step_time_s < before.step_time_s
     assert after.communication_bytes == before.communication_bytes
+    arguments = arguments_of(module)
+    expected, actual = (run_program(each, arguments) for each in (module, found))
+    assert_equal_results(module, expected, actual, 1e-5)
+
+
+def test_gathers_and_reductions_of_8_bits_beside_products() -> None:
+    """
+    With sequence parallelism, rows in 8 bits are gathered beside the product in front of
+    their own, and gradients are scattered beside products for gradients of weights: each of
+    these products follows its layer's, though it waits for a scale.
+    """
+    module = build_gpt(layers=1, d_model=64, heads=4, vocab=64, batch=2, seq=16)
+    for each in (Float8Pass("tensor"), DifferentiatePass(), ExpandFloat8Pass()):
+        each.apply(Context(), module)
+    on = cluster(
+        2, levels=((2, 1e9, 1e-8),), peak=1e9, bandwidth=1e11, launch=1e-8, memory=10**9
+    )
+    module = distributed(module, on, buckets=False, t=2, sequence_parallel=True)
+    found = module.clone()
+    write_kinds(found)
+    place_functions(reachable_functions(found), 1, KINDS)
+    erase_kinds(found)
+    assert simulate(found).step_time_s < simulate(module).step_time_s
+    beside = {AllGatherOp.name: 0, ReduceScatterOp.name: 0}
+    for function in functions(found).values():
+        place = {op: i for i, op in enumerate(function.body.block.ops)}
+        products = [i for op, i in place.items() if isinstance(op, Float8ProductOp)]
+        for op, start in place.items():
+            if op.name in beside and ASYNCHRONOUS in op.attributes:
+                end = min(place[use.operation] for use in op.results[0].uses)
+                beside[op.name] += any(start < i < end for i in products)
+    # Without such a place, products that wait for a scale came last, beside no gather.
+    assert beside == {AllGatherOp.name: 3, ReduceScatterOp.name: 1}
     arguments = arguments_of(module)
     expected, actual = (run_program(each, arguments) for each in (module, found))
     assert_equal_results(module, expected, actual, 1e-5)

@@ -53,6 +53,8 @@ def test_frugal_plans_split_experts() -> None:
     assert {n.e for n in found} == {1, 2}
     assert {n.t * n.p * n.e for n in found} == {1, 2}
     assert {n.batch // (n.batch_parts * n.k) for n in found} == {1}
+    assert [n.t + max(n.t, n.p, n.e) for n in found] == [2, 3, 3, 4]
+    assert all(n.t == 1 for n in replace(space, node=1).frugal((24,), lambda _: True))
     surest = space.surest((24,), lambda plan: True)
     assert (surest[0].t, surest[0].p, surest[0].e) == (1, 1, 8)
 
@@ -71,9 +73,12 @@ def axes(plan: GridPlan) -> set[tuple[str, bool]]:
 
 
 def test_experts_over_the_devices_of_attention() -> None:
-    """Each device has tokens of its own; axes of size 1 are left out."""
+    """
+    Each device has tokens of its own; axes of size 1 are left out. Over "e" alone, sequences
+    may be split over "t" or not.
+    """
     plan = GridPlan(64, d=1, e=2, t=2, p=2, k=4, zero=1)
-    assert axes(plan) == {("e", False), ("et", True)}
+    assert axes(plan) == {("e", False), ("e", True), ("et", True)}
     folded = replace(plan, expert_axes="et", sequence_parallel=True)
     assert axes(folded) == {("e", False), ("et", True)}
     assert axes(PLAN) == {("e", False)}

@@ -27,8 +27,11 @@ ROWS = np.random.default_rng(0).integers(-2, 2, (4, 8, 3))
 """Experts of `[shards, groups, places]`, with about half of the rows empty."""
 
 
-def program(element: str) -> str:
-    """Rows that go to their experts over both axes, and back over each of them."""
+def program(element: str, attributes: str = "") -> str:
+    """
+    Rows that go to their experts over both axes, and back over each of them. Their exchanges
+    have `attributes` besides.
+    """
 
     def types(shards: str, groups: str) -> tuple[str, str]:
         layout = f"#dist.layout<@mesh, [{{{shards}}}, {{{groups}}}, {{}}"
@@ -47,26 +50,28 @@ def program(element: str) -> str:
     func.func @main(%x: {x} {{dist.name = "x"}}, %r: {r} {{dist.name = "r"}}) -> ({y} {{dist.name = "y"}}, {z} {{dist.name = "z"}}) {{
       %s = collective.all_to_all %r over [a, b] : {r} -> {s}
       %t = collective.all_to_all %s over [b] : {s} -> {t}
-      %y = collective.ragged_all_to_all %x of %r to %s over [a, b] {{taken = 6 : i64}} : {x}, {r}, {s} -> {y}
-      %z = collective.ragged_all_to_all %y of %s to %t over [b] {{taken = 6 : i64}} : {y}, {s}, {t} -> {z}
+      %y = collective.ragged_all_to_all %x of %r to %s over [a, b] {{taken = 6 : i64{attributes}}} : {x}, {r}, {s} -> {y}
+      %z = collective.ragged_all_to_all %y of %s to %t over [b] {{taken = 6 : i64{attributes}}} : {y}, {s}, {t} -> {z}
       func.return %y, %z : {y}, {z}
     }}"""  # fmt: skip
 
 
 @pytest.mark.parametrize("rows", [ROWS, np.full_like(ROWS, -1)], ids=["some", "none"])
 @pytest.mark.parametrize(
-    ("element", "dtype"), [("f32", np.float32), ("bf16", bfloat16)]
+    ("element", "dtype", "attributes"),
+    [("f32", np.float32, ""), ("bf16", bfloat16, ", dist.asynchronous")],
 )
 def test_rows_arrive(
     rows: np.ndarray[Any, Any],
     element: str,
     dtype: type,
+    attributes: str,
     tmp_path: Path,
     spawner: Spawner,
 ) -> None:
     """Rows that are not empty are what they were, and all others zero, whatever was there."""
     x = np.random.default_rng(1).integers(1, 9, (4, 8, 3, 5)).astype(dtype)
-    module = parse(program(element))
+    module = parse(program(element, attributes))
     module.verify()
     write_package(module, tmp_path)
     found = run_package(tmp_path, inputs={"x": x, "r": rows}, spawner=spawner)
@@ -80,7 +85,10 @@ def test_empty_rows_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The buffers hold as many rows as there are, member by member."""
     calls: list[tuple[torch.Size, torch.Size, list[int], list[int]]] = []
 
-    def record(out: Any, sent: Any, received: Any, given: Any, handle: object) -> None:
+    def record(
+        out: Any, sent: Any, received: Any, given: Any, handle: object, async_op: bool
+    ) -> None:
+        assert not async_op
         calls.append((out.shape, sent.shape, received, given))
 
     monkeypatch.setattr(ragged, "dist", SimpleNamespace(all_to_all_single=record))

@@ -96,6 +96,7 @@ class RaggedAllToAll(ExchangeKind):
       depend on it.
     """
 
+    CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
     TORCH_MODULE: ClassVar[str] = "ragged"
     BUFFERS: ClassVar[Buffers] = Buffers(operands=True, results="all")
 

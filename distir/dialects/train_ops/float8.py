@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr, TensorType, f32
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
@@ -215,6 +215,14 @@ def float8_linear(
         b_format=b_format,
         y=TensorType(element_type(a), shape),
     )
+
+
+def is_scale(op: Operation) -> bool:
+    """Whether an op finds a scale of 8-bit floats, or reduces one over devices."""
+    owner: Operation | Block = op
+    while isinstance(owner, Operation) and owner.name.startswith("collective."):
+        owner = owner.operands[0].owner
+    return isinstance(owner, Float8ScaleOp)
 
 
 def _check_choice(op: TrainOp, what: str, name: str, known: Iterable[str]) -> None:

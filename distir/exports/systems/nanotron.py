@@ -81,6 +81,10 @@ TABLE = OptionTable(
             {"1f1b": "", "afab": "gpipe", "1F1B": "1f1b"}, always=True,
         ),
         Row(
+            "keep_gathered", "parallelism.tp_recompute_allgather", False,
+            {True: False, False: True},
+        ),
+        Row(
             "checkpoint", "parallelism.recompute_layer", "none",
             {True: "whole", False: "none"},
         ),
@@ -108,7 +112,7 @@ TABLE = OptionTable(
         *("model.model_config.initializer_range", "model.model_config.pretraining_tp"),
         *("model.model_config.rms_norm_eps", "model.model_config.rope_*", "doremi*"),
         *("model.model_config.use_cache", "model.model_config._*", "experiment*"),
-        *("model.model_config.attention_bias", "parallelism.tp_recompute_allgather"),
+        "model.model_config.attention_bias",
         *("model.model_config.interleaved_rotary", "parallelism.moe_layer_recompute"),
         *("model.model_config.z_loss_*", "model.model_config.no_rope_layer"),
         *("model.model_config.sliding_window*", "model.model_config.flex_*", "parallelism.dp"),

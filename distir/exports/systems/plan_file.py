@@ -36,6 +36,7 @@ def grid_plan(settings: RunSettings) -> GridPlan:
         stages=stages,
         overlap=bool(s.overlap) and s.devices > 1,
         sequence_parallel=s.sequence_parallel and s.t > 1,
+        keep_gathered=s.keep_gathered and s.sequence_parallel and s.t > 1,
     )
 
 
@@ -52,6 +53,7 @@ def run_data(read: Read, system: str) -> dict[str, Any]:
         "precision": chosen(settings, PRECISION),
         "overlap": settings.overlap,
         "sequence_parallel": settings.sequence_parallel,
+        "keep_gathered": settings.keep_gathered,
         "per_node": settings.per_node,
         "launch": read.launch,
         "kept": read.kept,
@@ -87,6 +89,8 @@ def settings_of(plan: SavedPlan, what: str, model: Mapping[str, Any]) -> RunSett
             overlap=(run.get("overlap") or "dp,params") if own.overlap else "",
             sequence_parallel=own.sequence_parallel
             or (own.t == 1 and run.get("sequence_parallel", False)),
+            keep_gathered=own.keep_gathered
+            or (not own.sequence_parallel and run.get("keep_gathered", False)),
         )
     except (TypeError, AttributeError) as error:
         raise DistIRError(f"{what} is damaged: {error}") from error

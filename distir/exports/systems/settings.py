@@ -35,8 +35,8 @@ class RunSettings:
       data-parallel degree `d` follows from the others;
     - `overlap`: the kinds of communication that overlap with computation, such as
       `dp,tp,pp,params`;
-    - `zero`: the ZeRO stage; `sequence_parallel`, `offload_states`, `no_sync`,
-      `context`, `schedule`, `chunks`, `checkpoint`, `expert_axes`: as the options of
+    - `zero`: the ZeRO stage; `sequence_parallel`, `keep_gathered`, `offload_states`,
+      `no_sync`, `context`, `schedule`, `chunks`, `checkpoint`, `expert_axes`: as the options of
       `distir distribute`.
     """
 
@@ -76,6 +76,7 @@ class RunSettings:
     devices: int = 0
     per_node: int = 0
     sequence_parallel: bool = False
+    keep_gathered: bool = False
     overlap: str = ""
     offload_states: bool = False
     no_sync: bool = False

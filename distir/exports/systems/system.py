@@ -211,6 +211,12 @@ class System(ABC):
                 f"{self.name} has no option that deals experts out over the axes "
                 f"{settings.expert_axes!r} of attention; use expert_axes=e"
             )
+        keeps = settings.t > 1 and settings.sequence_parallel and settings.keep_gathered
+        if keeps and all(row.fact != "keep_gathered" for row in self.table.rows):
+            raise DistIRError(
+                f"{self.name} has no option that keeps gathered activations; use "
+                f"keep_gathered=false"
+            )
         if settings.c == 1:  # then it is of no matter
             defaults = {row.fact: row.default for row in self.table.rows}
             context = defaults.get("context", settings.context)

@@ -23,7 +23,10 @@ kernel. A profile names the fusions of the software that it was measured with:
 - `gates`: an activation and the product with its gate are one kernel in the forward
   pass, and two in the backward pass;
 - `rotary`: rotary positions are one kernel, which splits, negates, joins, multiplies
-  and adds.
+  and adds;
+- `products`: products of one input, such as those for queries, keys and values, are one
+  product, and so are those whose results are added up; products in pieces write each
+  piece to its place (`distir.interpreters.simulator.joined_products`).
 """
 
 from __future__ import annotations
@@ -37,9 +40,17 @@ from distir.dialects.onnx_ops import traits
 from distir.dialects.onnx_ops.traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.experts import GroupedProductOp
-from distir.dialects.train_ops.float8 import Float8ProductOp, Float8ScaleOp
+from distir.dialects.train_ops.float8 import is_scale
 from distir.dialects.train_ops.paged_attention import PagedAttentionOp, PagedReadOp
-from distir.dialects.train_ops.quantized_rows import CONVERSIONS
+from distir.dialects.train_ops.quantized_rows import (
+    DequantizeGroupsOp,
+    DequantizeRowsOp,
+)
+from distir.interpreters.simulator.joined_products import (
+    JOINED,
+    is_inside_products,
+    is_product,
+)
 from distir.interpreters.simulator.library_kernels import (
     LIBRARY_KERNELS,
     is_rearranged,
@@ -61,6 +72,7 @@ from distir.interpreters.simulator.library_kernels import (
     "accumulation",
     "scales",
     *LIBRARY_KERNELS,
+    JOINED,
 )
 
 _TAKING_SUMS = frozenset(
@@ -196,7 +208,8 @@ def reads_as_converted(value: SSAValue) -> Operation | None:
     users convert the rows while they read them. Returns None for other values.
     """
     owner = value.owner
-    if not isinstance(owner, CONVERSIONS):
+    # Not `isinstance`, which is slow where the answer is no.
+    if type(owner) is not DequantizeRowsOp and type(owner) is not DequantizeGroupsOp:
         return None
     users = _users(value)
     return owner if users and all(map(_converts, users)) else None
@@ -238,7 +251,7 @@ def sums_in_product(op: Operation, fusions: frozenset[str]) -> bool:
     Whether the kernel of a product also adds the gradient that it computes to the sum
     over micro-batches. The program casts this gradient to the type of the sum.
     """
-    if ACCUMULATION not in fusions or not _is_product(op):
+    if ACCUMULATION not in fusions or not is_product(op):
         return False
     value = op.results[0]
     while len(users := _users(value)) == 1 and is_rearranged(users[0]):
@@ -249,19 +262,17 @@ def sums_in_product(op: Operation, fusions: frozenset[str]) -> bool:
 def is_free(op: Operation, fusions: frozenset[str]) -> bool:
     """
     Whether other kernels do all of the work of `op`. This is so for finding a scale of
-    8-bit floats, and for two steps that the kernel of a product includes: casting a
-    parameter's gradient to the wider type of the sum over micro-batches, and adding it
-    to this sum.
+    8-bit floats, for sums and joins of products that are one, and for two steps that
+    the kernel of a product includes: casting a parameter's gradient to the wider type
+    of the sum over micro-batches, and adding it to this sum.
     """
     if SCALES in fusions and is_scale(op):
+        return True
+    if JOINED in fusions and is_inside_products(op):
         return True
     if ACCUMULATION not in fusions:
         return False
     return _is_cast_of_gradient(op) or _accumulates_product(op)
-
-
-def _is_product(op: Operation) -> bool:
-    return op.name in PRODUCTS or isinstance(op, Float8ProductOp)
 
 
 def _is_cast_of_gradient(op: Operation) -> bool:
@@ -274,7 +285,7 @@ def _is_cast_of_gradient(op: Operation) -> bool:
     owner = op.operands[0].owner
     while isinstance(owner, Operation) and is_rearranged(owner):
         owner = owner.operands[0].owner
-    return isinstance(owner, Operation) and _is_product(owner)
+    return isinstance(owner, Operation) and is_product(owner)
 
 
 def _accumulates_product(op: Operation) -> bool:
@@ -293,14 +304,6 @@ def _accumulates_product(op: Operation) -> bool:
     return False
 
 
-def is_scale(op: Operation) -> bool:
-    """Whether an op finds a scale of 8-bit floats, or reduces one over devices."""
-    owner: Operation | Block = op
-    while isinstance(owner, Operation) and owner.name.startswith("collective."):
-        owner = owner.operands[0].owner
-    return isinstance(owner, Float8ScaleOp)
-
-
 def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
     """
     Returns the operand of `op` that is a matrix product, if `op` adds a bias to it.
@@ -313,7 +316,7 @@ def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
         before = value.owner
         if (
             isinstance(before, Operation)
-            and before.name in PRODUCTS
+            and is_product(before)
             and len(_users(value)) == 1
             and rank_of(other.type) == 1
         ):

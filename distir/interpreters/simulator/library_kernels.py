@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist_attributes import ROLE
 from distir.dialects.onnx_ops.traits import IN_ROTARY, STRIDED, VIEWS
@@ -42,12 +42,21 @@ def moved_by(
         return _moved_by_cast(op, operand_bytes[0], result_bytes[0])
     if GATES in fusions and _is_inside_gate(op):
         return 0
-    if ROTARY in fusions and (op.name in IN_ROTARY or op.name == "onnx.Add"):
-        end = _end_of_rotary(op)
-        if end is not None:
-            # The tensor is read, and the turned one is written.
-            return 2 * sum(result_bytes) if op is end else 0
-    return None
+    return moved_by_rotary(op, result_bytes) if ROTARY in fusions else None
+
+
+def moved_by_rotary(op: Operation, result_bytes: Sequence[int]) -> int | None:
+    """
+    Returns the bytes that `op` moves if rotary positions are one kernel, which reads a
+    tensor and writes the turned one. The sum that ends them counts for all their ops,
+    and the others move nothing. Returns None for other ops.
+    """
+    if op.name not in IN_ROTARY and op.name != "onnx.Add":
+        return None
+    end = _end_of_rotary(op)
+    if end is None:
+        return None
+    return 2 * sum(result_bytes) if op is end else 0
 
 
 def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
@@ -58,8 +67,9 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
     a later cast of the same tensor moves nothing. The forward pass keeps both for the
     inputs of products, and the backward pass does not cast them again. Normalizations,
     gates and gradients of activations write both directly, in place of their result in
-    16 bits. Weights have kernels of their own, which also write both: the forward pass
-    reads the weight and the backward pass its transpose.
+    16 bits. Weights have kernels of their own, which also write both, once a step
+    (`cast_parameter`): the forward pass reads the weight and the backward pass its
+    transpose.
     """
     source = _source(op.x)
     owner = source.owner
@@ -73,6 +83,20 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
     ):
         return 0
     return 0 if _is_cast_before(op, source) else read + 2 * written
+
+
+def cast_parameter(op: Operation) -> BlockArgument | None:
+    """
+    Returns the argument of a function with the parameter that `op` casts to 8-bit
+    floats, or None for other ops. Libraries keep the cast parameter for all
+    micro-batches of a step.
+    """
+    if not isinstance(op, ToFloat8Op):
+        return None
+    source = _source(op.x)
+    if isinstance(source, BlockArgument) and _is_parameter(source, source.block):
+        return source
+    return None
 
 
 def _source(value: SSAValue) -> SSAValue:

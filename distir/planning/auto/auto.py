@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, KindOp
 from distir.errors import DistIRError
+from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.planning.auto.effects import Effects, enough, forecast
 from distir.planning.auto.leaders import leaders, offloads, refinements, sorted_results
 from distir.planning.auto.recomputation import partly_recomputed
@@ -49,6 +50,12 @@ _LONGEST = 6
 """
 The maximal number of plans that share work and are judged by one process. It is the
 usual number of different micro-batch sizes.
+"""
+
+_STARTING = 0.25
+"""
+The part of the time limit after which no more plans are judged only because they need
+little memory.
 """
 
 OnProgress = Callable[["AutoSearch"], None]
@@ -128,12 +135,13 @@ def auto_search(
     if not options.offload_states and not _may_offload(modules, cluster):
         defaults["offload_states"] = (False,)
     space = AutoSpace(
-        batches=sorted(programs.texts),
+        batches=sorted(programs.modules),
         trains=trained == {True},
         devices=devices,
         degrees=degrees,
         own_axes=own,
         asked_axes=requests.axes,
+        node=_fast_devices(cluster),
         next_c=options.c or context_degrees(modules, devices),
         **defaults | options.choices(),
     )
@@ -218,8 +226,11 @@ class AutoSearch(PlanSearch):
         self._on_best = on_best or _nobody
         self._began = 0.0
         self._first: list[Plan] = []
-        # Plans that are judged only until something fits.
+        # Plans that are judged only until something fits, and those that are judged only
+        # in the first part of the time.
         self._surest: set[GridPlan] = set()
+        self._starts: set[GridPlan] = set()
+        self._start_clock = self._clock.part(_STARTING)
 
     @property
     def pruned(self) -> int:
@@ -300,8 +311,8 @@ class AutoSearch(PlanSearch):
             > self.bounds[batch].memory
         ]
         surest = self.space.surest(large, self._may_fit)
-        frugal = list(self.space.frugal(large, self._may_fit))
-        self._surest = set(surest) - set(frugal)
+        frugal = self.space.frugal(large, self._may_fit)
+        self._surest, self._starts = set(surest) - set(frugal), set(frugal)
         return list(dict.fromkeys([*surest, *frugal]))
 
     def _judge(self, plans: Sequence[Plan]) -> bool:
@@ -323,7 +334,8 @@ class AutoSearch(PlanSearch):
             self.programs,
             new,
             self.jobs,
-            longest=_LONGEST,
+            # Of the plans that surely fit, each is left out once one of them does.
+            longest=1 if self._surest & {*new} else _LONGEST,
             known=known,
             clock=self._clock,
             least=self._least,
@@ -489,6 +501,9 @@ class AutoSearch(PlanSearch):
         """
         if plan in self._surest and self.best is not None:
             return False
+        is_start = plan in self._starts and plan not in self._origins
+        if is_start and self._start_clock.stopped and self.best is not None:
+            return False
         return not self._improved and self._is_promising(plan)
 
     def _is_promising(self, plan: Plan) -> bool:
@@ -532,6 +547,12 @@ class AutoSearch(PlanSearch):
         if best is None or not self.bounds[best.plan.batch].seconds:
             return None
         return best.step_time_s / self.bounds[best.plan.batch].seconds - 1
+
+
+def _fast_devices(cluster: ClusterOp) -> int:
+    """Returns the number of devices that the innermost links of a cluster connect."""
+    levels = Hardware.of(cluster).levels
+    return levels[0].span if levels else 1
 
 
 def _may_offload(modules: Sequence[ModuleOp], cluster: ClusterOp) -> bool:

@@ -55,6 +55,7 @@ class AutoSpace:
     The plans that `auto-parallel` may choose from.
 
     - `batches`, `trains`, `devices`, `degrees`: as in `Space`;
+    - `node`: the number of devices that the fastest links connect;
     - `own_axes`: the axes of a mesh that the program declares; if there are any,
       layouts are searched on this mesh only;
     - `asked_axes`: the axes that the user's requests name;
@@ -91,6 +92,7 @@ class AutoSpace:
     offload_states: Sequence[bool] = (False, True)
     overlap: Sequence[bool] = (False, True)
     buckets: bool = True
+    node: int = 8
 
     def first(self) -> list[Plan]:
         """
@@ -136,19 +138,25 @@ class AutoSpace:
 
     def frugal(
         self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
-    ) -> Iterator[GridPlan]:
+    ) -> list[GridPlan]:
         """
-        Yields plans of the grid that need little memory. They recompute as much as is
+        Returns plans of the grid that need little memory. They recompute as much as is
         allowed, split the optimizer states, and use micro-batches of one sample.
         Tensor, pipeline and expert parallelism together divide the parameters over the
         fewest devices that suffice according to `may_fit`, or over twice as many, in all
-        combinations.
+        combinations with tensor parallelism within a node. Plans with small degrees come
+        first, as every kind of parallelism is slow at a large degree, and tensor
+        parallelism the most.
         """
         plans = self._with_little_memory(
             batches, 1 if 1 in self.zero else self.zero[-1], may_fit
         )
+        plans = [p for p in plans if p.t <= self.node] or plans
         fewest = min(map(_parts, plans), default=0)
-        yield from (p for p in plans if _parts(p) in (fewest, 2 * fewest))
+        return sorted(
+            (p for p in plans if _parts(p) in (fewest, 2 * fewest)),
+            key=lambda p: (p.batch, p.t + max(p.t, p.p, p.e), p),
+        )
 
     def surest(
         self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
@@ -156,15 +164,13 @@ class AutoSpace:
         """
         Returns the plans of the grid that most surely fit, the surest first. As in
         `frugal`, they recompute as much as is allowed and use micro-batches of one
-        sample. Parameters and gradients are divided over as many devices as possible,
-        by tensor, pipeline and expert parallelism and by ZeRO 3. Plans with few
-        pipeline ranks come first, as other parallelism also divides activations.
+        sample. ZeRO 3 divides parameters and gradients over all devices. Plans that
+        divide activations over the most devices come first, with tensor parallelism
+        within a node and few pipeline ranks.
         """
         plans = self._with_little_memory(batches, max(self.zero), may_fit)
-        most = max(map(_parts, plans), default=0)
-        return sorted(
-            (p for p in plans if _parts(p) == most), key=lambda p: (p.batch, p.p, p)
-        )
+        plans = [p for p in plans if p.t <= self.node] or plans
+        return sorted(plans, key=lambda p: (p.batch, -p.t * p.e, p.p, p))
 
     def _with_little_memory(
         self, batches: Sequence[int], zero: int, may_fit: Callable[[Plan], bool]
@@ -195,11 +201,11 @@ class AutoSpace:
         most: dict[tuple[int, ...], GridPlan] = {}
         for plan in grid.known():
             key = plan.batch, plan.d, plan.t, plan.p, plan.e, plan.offload_states
-            if may_fit(plan) and (key not in most or plan.k > most[key].k):
+            if key not in most or plan.k > most[key].k:
                 most[key] = plan
+        fitting = list(filter(may_fit, most.values()))
         # The host's memory is slow: it is for what does not fit otherwise.
-        plans = [plan for plan in most.values() if not plan.offload_states]
-        return plans or list(most.values())
+        return [plan for plan in fitting if not plan.offload_states] or fitting
 
     def _meshes(self) -> Iterator[Axes]:
         """
@@ -289,6 +295,8 @@ class AutoSpace:
             yield from self._next_contexts(c)
             if len(self.e) > 1:
                 yield from self._next_degrees(c)
+        if c.t > 1 and self.trains and c.expert_axes == "e":
+            yield replace(c, sequence_parallel=not c.sequence_parallel)
         if max(self.e) > 1:
             folded = map(c.folded, self.expert_axes)
             yield from (plan for plan in folded if plan)

@@ -270,7 +270,7 @@ class ShardingPlan:
         for role, request, fixed in zip(
             argument_roles(self.entry), self.requests, self.fixed, strict=True
         ):
-            placement = placement_in(request or Layout(self.mesh.name), axis)
+            placement = REPLICATED if request is None else placement_in(request, axis)
             source = SOURCES.get(role, "activation")
             is_free = free_parameters and axis not in fixed
             if is_free and source == "parameter" and placement == REPLICATED:

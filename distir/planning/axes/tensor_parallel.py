@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument
 
-from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
+from distir.dialects.dist import LAYOUT, Layout, layout_attr
 from distir.dialects.dist_attributes import GRADIENT_OF
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import rank_of, shape_of
@@ -72,7 +72,8 @@ def left_whole(
             odd = {size for size in odd if size % parts}
             sizes |= odd
             (undivided if odd else unwanted)[describe(op)] = None
-    listing = " and ".join(str(size) for size in sorted(sizes))
+    *most, last = map(str, sorted(sizes)) if sizes else ("",)
+    listing = f"{', '.join(most)} and {last}" if most else last
     reasons = (
         (undivided, f"{listing} cannot be split evenly by {parts}"),
         (unwanted, "splitting it would cost more communication than it saves work"),
@@ -145,7 +146,7 @@ def _split_states_like_parameters(
         placement = placement_in(like, axis)
         after = add_placement(before, axis, placement, rank_of(inputs[j]))
         if axis not in before.split_axes and fits(shape_of(inputs[j]), after, mesh):
-            attributes[j][LAYOUT] = LayoutAttr(after)
+            attributes[j][LAYOUT] = layout_attr(after)
 
 
 def _split_tables(
@@ -190,7 +191,7 @@ def _split_tables(
         rows = op.attribute("axis") % len(sizes)
         split = add_placement(before, axis, SplitPlacement(rows), len(sizes))
         if found < prod(sizes) * (parts - 1) // parts and fits(sizes, split, mesh):
-            entry[LAYOUT] = LayoutAttr(canonical(sizes, split, mesh))
+            entry[LAYOUT] = layout_attr(canonical(sizes, split, mesh))
 
 
 def split_parameters(
@@ -224,15 +225,18 @@ def split_parameters(
         is_forward=is_training,
         leaves_split=leaves_split,
     )
+    whole = Layout(mesh.name)
     for entry, placement, arg in zip(
         attributes, found.arguments, function.body.block.args, strict=True
     ):
-        layout = requested_layout(entry) or Layout(mesh.name)
-        if not isinstance(placement, SplitPlacement) or axis in layout.split_axes:
+        if not isinstance(placement, SplitPlacement):
+            continue
+        layout = requested_layout(entry) or whole
+        if axis in layout.split_axes:
             continue
         after = add_placement(layout, axis, placement, rank_of(arg.type))
         if fits(shape_of(arg.type), after, mesh):
-            entry[LAYOUT] = LayoutAttr(canonical(shape_of(arg.type), after, mesh))
+            entry[LAYOUT] = layout_attr(canonical(shape_of(arg.type), after, mesh))
     _split_states_like_parameters(function, attributes, mesh, axis)
     set_argument_attributes(function, attributes)
     add_notes(module, left_whole(found, mesh, axis, plan.signatures))

@@ -97,6 +97,11 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
             "distribute: sequence parallelism splits sequences over the "
             "tensor-parallel devices, but t is 1; choose a larger -t"
         )
+    if options.keep_gathered and not options.sequence_parallel:
+        raise DistIRError(
+            "distribute: keep_gathered keeps activations that sequence parallelism gathers; "
+            "add sequence_parallel, or leave it out"
+        )
     for what in options.pad:
         one_of("thing to pad", what, PADDABLE, f"{NAME}: pad")
     if options.pad and options.t == 1:
@@ -247,7 +252,8 @@ def request_layouts(
     if "c" in options.axes_of_experts:
         split_experts(module, options.axes_of_experts, options.token_dispatch)
     if options.sequence_parallel:
-        split_sequences(module, mesh, "t", "parts")
+        residuals = "whole" if options.keep_gathered else "parts"
+        split_sequences(module, mesh, "t", residuals)
     if options.t > 1:
         split_parameters(module, "t", leaves_split=options.sharded_outputs)
         if options.sharded_outputs:

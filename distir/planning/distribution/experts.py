@@ -26,7 +26,7 @@ from distir.dialects.train_ops.quantized_rows import CONVERSIONS
 from distir.errors import DistIRError, listed, one_of
 from distir.planning.annotations import axis_mesh, requested_layout
 from distir.planning.distribution.own_axes import own_sizes
-from distir.planning.requests import request
+from distir.planning.requests import request_each
 from distir.program import (
     BATCH_ROLES,
     argument_names,
@@ -108,6 +108,7 @@ def split_experts(
     function = entry_function(module)
     states = parameters_of_states(function)
     names, types = argument_names(function), function.function_type.inputs.data
+    asked: dict[int, Layout] = {}
     for i in [
         *found.parameters,
         *(s for s, p in states.items() if p in found.parameters),
@@ -123,8 +124,8 @@ def split_experts(
                 f"expert-parallel: the {shape[0]} experts of {names[i]!r} cannot be dealt out "
                 f"evenly over {listed(over)}; choose an {degrees} that divides {shape[0]}"
             )
-        asked = _split(mesh, axes, 0, len(shape))
-        request(function, i, asked, axes, "expert parallelism")
+        asked[i] = _split(mesh, axes, 0, len(shape))
+    request_each(function, asked, axes, "expert parallelism")
     for op, matrices, factor in found.products:
         _send_tokens(op, matrices, factor, mesh, axes)
     _bring_tokens(module, token_dispatch, mesh, axes)

@@ -103,6 +103,12 @@ class DistributionOptions(PipelineOptions):
         False,
         "split sequences over the tensor-parallel devices between the blocks",
     )
+    keep_gathered: bool = option(
+        False,
+        "with --sequence-parallel, keep activations that a layer gathered over -t until "
+        "its backward (as nanotron does), instead of gathering them again (as Megatron "
+        "does): less communication, more memory",
+    )
     sharded_outputs: bool = option(
         False,
         "in a training step whose caller computes the loss, leave outputs split over -t "

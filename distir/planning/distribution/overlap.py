@@ -16,6 +16,7 @@ from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.program import reachable_functions, replace_program
 from distir.transforms.overlap.across_calls import hoist_gathers, sink_reductions
 from distir.transforms.overlap.kinds import KINDS, erase_kinds, write_kinds
+from distir.transforms.overlap.paired_calls import pair_calls
 from distir.transforms.overlap.pieces import products_in_pieces
 from distir.transforms.overlap.place import place_functions
 from distir.transforms.overlap.release import release_gradients
@@ -64,7 +65,11 @@ def overlap_communication(
     hoisted = False
 
     def gains(
-        some: frozenset[str], hoist: bool, pieces: int = 1, gathered: bool = False
+        some: frozenset[str],
+        hoist: bool,
+        pieces: int = 1,
+        gathered: bool = False,
+        paired: bool = False,
     ) -> bool:
         """
         Tries a combination of overlaps, and keeps the program if it is the best so far.
@@ -74,7 +79,13 @@ def overlap_communication(
         """
         nonlocal best, chosen, after, hoisted
         copy = _overlapped(
-            apart, ahead, some, hoist=hoist, pieces=pieces, gathered=gathered
+            apart,
+            ahead,
+            some,
+            hoist=hoist,
+            pieces=pieces,
+            gathered=gathered,
+            paired=paired,
         )
         if copy is None:
             return False
@@ -97,18 +108,15 @@ def overlap_communication(
             while pieces <= _MOST_PIECES and gains(asked, hoisted, pieces, gathered):
                 pieces *= 2
             pieces = max(2, pieces // 2)
+        gains(asked, hoisted, paired=True)
     if chosen is None:
         add_notes(module, [f"{_WHAT}: nothing gained; left as it is"])
         return before
     replace_program(module, chosen)
-    add_notes(
-        module,
-        [
-            f"{_WHAT}: step time {after.step_time_s:.4g} s instead of "
-            f"{before.step_time_s:.4g} s, peak memory "
-            f"{max(after.peak_memory_bytes)} B instead of {peak} B"
-        ],
-    )
+    note = f"{_WHAT}: step time {after.step_time_s:.4g} s instead of {before.step_time_s:.4g} s"
+    if max(after.peak_memory_bytes) != peak:
+        note += f", peak memory {max(after.peak_memory_bytes)} B instead of {peak} B"
+    add_notes(module, [note])
     return after
 
 
@@ -143,13 +151,15 @@ def _overlapped(
     hoist: bool,
     pieces: int,
     gathered: bool,
+    paired: bool,
 ) -> ModuleOp | None:
     """
     Returns a copy of a program in which communication of the kinds `kinds` overlaps
     computation. Parameters are gathered `ahead` uses early. With `hoist`, gathers move
     out of functions. With several `pieces`, products are computed in pieces; `gathered`
-    says whether this includes products of gathered rows. Returns None if there are no
-    gathers to move, or no products to cut.
+    says whether this includes products of gathered rows. With `paired`, forwards and
+    backwards of a pipeline with all-to-alls are computed beside each other. Returns
+    None if there are no gathers to move, no products to cut, or no calls to join.
     """
     copy = module.clone()
     write_kinds(copy)
@@ -157,6 +167,8 @@ def _overlapped(
         return None
     sink_reductions(copy, kinds)
     if hoist and not hoist_gathers(copy):
+        return None
+    if paired and not pair_calls(copy):
         return None
     place_functions(reachable_functions(copy), ahead, kinds)
     erase_kinds(copy)

@@ -17,6 +17,7 @@ from distir.dialects.dist import (
     ConstrainOp,
     Layout,
     LayoutAttr,
+    layout_attr,
 )
 from distir.dialects.dist_attributes import SCOPE
 from distir.errors import DistIRError
@@ -215,7 +216,7 @@ class _Writer:
         """
         attributes = argument_attributes(plan.function)
         for entry, layout in zip(attributes, plan.arguments, strict=True):
-            entry[LAYOUT] = LayoutAttr(layout)
+            entry[LAYOUT] = layout_attr(layout)
         set_argument_attributes(plan.function, attributes)
         self._request(return_op(plan.function), plan.results, ())
         for call, callee in plan.calls.items():
@@ -237,7 +238,7 @@ class _Writer:
             if layouts:
                 key = tuple(layouts)
                 if key not in self._attributes:
-                    self._attributes[key] = ArrayAttr([LayoutAttr(x) for x in key])
+                    self._attributes[key] = ArrayAttr(map(layout_attr, key))
                 op.attributes[name] = self._attributes[key]
 
     def _keep(self, value: OpResult, layout: Layout) -> None:

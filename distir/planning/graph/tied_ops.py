@@ -93,7 +93,7 @@ def _argument_kinds(
         arg: frozenset(
             (calls[use.operation], use.index)
             for use in arg.uses
-            if isinstance(use.operation, CallOp)
+            if type(use.operation) is CallOp
         )
         for arg in function.body.block.args
     }

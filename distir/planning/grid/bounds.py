@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.ir import Attribute
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.onnx_ops.values import bytes_per_element
+from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.gradients.call_pairs import call_pairs
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
@@ -38,6 +40,7 @@ class Bounds:
     - `devices`: the number of devices;
     - `parameters`, `states`: the bytes of parameters and of states that the program
       keeps from step to step;
+    - `gradients`: the bytes of the gradients that the optimizer takes;
     - `memory`: the bytes of the device with the most memory;
     - `seconds_to_host`: the seconds in which the link of one device brings all
       optimizer states of parameters from its host and back; 0 if no device has such a
@@ -50,6 +53,7 @@ class Bounds:
     states: int
     memory: int
     seconds_to_host: float = 0.0
+    gradients: int = 0
 
     @staticmethod
     def of(
@@ -93,10 +97,9 @@ class Bounds:
                 and argument.value.uses
                 and isinstance(type_ := argument.type, TensorType)
             ):
-                size = bytes_per_element(type_.element_type)
-                kept[argument.role] += int(prod(type_.get_shape()) * size)
+                kept[argument.role] += _bytes_of(type_)
                 if argument.index in of:
-                    owned += int(prod(type_.get_shape()) * size)
+                    owned += _bytes_of(type_)
         links = [kind.host_bandwidth for kind in kinds if kind.host_bandwidth]
         return Bounds(
             {},
@@ -105,6 +108,11 @@ class Bounds:
             kept["state"],
             max(kind.memory for kind in kinds),
             2 * owned / max(links) if links else 0.0,
+            sum(
+                _bytes_of(op.operands[1].type)
+                for op in function.body.block.ops
+                if isinstance(op, UpdateOp) and op.IS_WHOLE
+            ),
         )
 
     @property
@@ -131,14 +139,20 @@ class Bounds:
         return seconds
 
     def least_bytes(self, plan: Plan) -> float:
-        """Returns a lower bound of the bytes that `plan` needs on each device."""
+        """
+        Returns a lower bound of the bytes that `plan` needs on each device. With several
+        micro-batches, the sums of all gradients are in memory at the same time.
+        """
         if not isinstance(plan, GridPlan):
             return (self.parameters + self.states) / self.devices
         split = plan.t * plan.p * plan.e
-        parameters = self.parameters / (split * (plan.d if plan.zero == 3 else 1))
-        if plan.offload_states:
-            return parameters
-        return parameters + self.states / _parts_of_states(plan)
+        found = self.parameters / (split * (plan.d if plan.zero == 3 else 1))
+        if plan.k > 1:
+            scatters = plan.zero >= 2 and not plan.no_sync
+            found += self.gradients / (split * (plan.d if scatters else 1))
+        if not plan.offload_states:
+            found += self.states / _parts_of_states(plan)
+        return found
 
     def may_fit(self, plan: Plan) -> bool:
         """
@@ -146,6 +160,12 @@ class Bounds:
         device.
         """
         return self.least_bytes(plan) <= self.memory
+
+
+def _bytes_of(type_: Attribute) -> int:
+    """Returns the bytes of a tensor of the type `type_`."""
+    assert isinstance(type_, TensorType)
+    return int(prod(type_.get_shape()) * bytes_per_element(type_.element_type))
 
 
 def _parts_of_states(plan: GridPlan) -> int:

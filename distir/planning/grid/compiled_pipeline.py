@@ -482,7 +482,8 @@ class PipelineSimulator:
         check_fits(schedule, options.p, structure)
         count = structure.micro_batches
         if count not in self._compilations:
-            fold = division.fold(division.meshes(schedule.ranks))
+            meshes = division.meshes(schedule.ranks)
+            fold = division.fold(meshes, self._shared.compiler.rule)
             before = next(iter(self._compilations.values()), None)
             self._compilations[count] = Compilation(
                 structure, fold, self._shared, before
@@ -493,6 +494,7 @@ class PipelineSimulator:
         sends = not options.blocking_sends
         results = division.emit(schedule, steps, fold, entry, asynchronous=sends)
         machine = entry.run(results)
+        compilation.contents.share()
         seconds, batch = machine.end, batch_size(structure.function) or 0
         samples = batch / seconds if seconds else 0.0
         kinds = [device_map.hardware.kinds[mesh.devices[0]] for mesh in fold.stages]

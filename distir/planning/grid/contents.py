@@ -18,19 +18,40 @@ from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import keeps_value
 from distir.dialects.dist_attributes import SCOPE
+from distir.program import batch_size
 from distir.transforms.pipelines.fold import Fold, number_type
 from distir.transforms.pipelines.structure import Structure
 
 
 class Numbers:
-    """Gives ids to keys. Equal keys always get the same id."""
+    """
+    Gives ids to keys. Equal keys always get the same id. `first` has the first
+    `Contents` to share for each number of samples in a micro-batch.
+    """
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
+        self._count = count()
+        self.first: dict[float, Contents] = {}
 
     def of(self, *key: Hashable) -> int:
         """Returns the id of the key `key`."""
-        return self._known.setdefault(key, len(self._known))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = next(self._count)
+        return found
+
+    def find(self, *key: Hashable) -> int | None:
+        """Returns the id of the key `key`, or None if it has none yet."""
+        return self._known.get(key)
+
+    def new(self) -> int:
+        """Returns an id that no key has yet."""
+        return next(self._count)
+
+    def assign(self, number: int, *key: Hashable) -> None:
+        """Gives the id `number` to the key `key`, unless the key already has one."""
+        self._known.setdefault(key, number)
 
 
 class Contents:
@@ -42,6 +63,10 @@ class Contents:
     - `fold`: the folded program, for one number of micro-batches;
     - `before`: the contents of the same program for another number of micro-batches;
       None if there are none.
+
+    Code can only be shared between programs whose micro-batches have equally many
+    samples. While no other program with as many is known, ids are given without a look
+    at the contents, which takes long; `settle` makes up for it.
     """
 
     def __init__(
@@ -62,6 +87,33 @@ class Contents:
         self._plain: dict[int, tuple[int, ...]] = {}
         if before is not None:
             self._attributes, self._plain = before._attributes, before._plain
+        self._samples = (batch_size(structure.function) or 0) / structure.micro_batches
+        first = numbers.first.get(self._samples)
+        self._is_alone = first is None
+        self._unseen: dict[int, Operation] = {}
+        """The ops whose ids were given without a look at them, by signature."""
+        if first is not None:
+            first.settle()
+
+    def share(self) -> None:
+        """
+        Offers the ids to programs that come later. All functions of this program must
+        have been compiled, so that their contents can be found without an error.
+        """
+        self._numbers.first.setdefault(self._samples, self)
+
+    def settle(self) -> None:
+        """
+        Makes the ids so far known to other programs: their ops and functions that do
+        the same get the same ids.
+        """
+        if not self._is_alone:
+            return
+        self._is_alone = False
+        for name, number in [*self._functions.items()]:
+            self._numbers.assign(number, *self._unused(self._content(name)))
+        for signature, op in self._unseen.items():
+            self._numbers.assign(self._known[signature], *self._key(op, signature))
 
     def of(self, op: Operation) -> int:
         """
@@ -71,7 +123,12 @@ class Contents:
         signature = self._structure.signature(op)
         found = self._known.get(signature)
         if found is None:
-            found = self._known[signature] = self._numbers.of(*self._key(op, signature))
+            if self._is_alone:
+                self._unseen[signature] = op
+                found = self._numbers.new()
+            else:
+                found = self._numbers.of(*self._key(op, signature))
+            self._known[signature] = found
         return found
 
     def function(self, name: str) -> int:
@@ -81,13 +138,22 @@ class Contents:
         have the same id.
         """
         if name not in self._functions:
-            content = self._content(name)
-            known = self._functions.values()
-            place = 0
-            while (found := self._numbers.of("function", place, *content)) in known:
-                place += 1
-            self._functions[name] = found
+            self._functions[name] = (
+                self._numbers.new()
+                if self._is_alone
+                else self._numbers.of(*self._unused(self._content(name)))
+            )
         return self._functions[name]
+
+    def _unused(self, content: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+        """
+        Returns the key of a function with the content `content` whose id no other
+        function of this program has.
+        """
+        known, place = self._functions.values(), 0
+        while self._numbers.find("function", place, *content) in known:
+            place += 1
+        return "function", place, *content
 
     def _content(self, name: str) -> tuple[Hashable, ...]:
         block = self._fold.functions[name].body.block

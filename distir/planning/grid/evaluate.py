@@ -53,6 +53,14 @@ if TYPE_CHECKING:
     from distir.interpreters.simulator.profiles.profile import Profile
 
 
+_SHORT = 20_000
+"""
+The largest number of pipeline ranks times micro-batches of a schedule that is made in
+advance. Longer ones take seconds each, and a search with a time limit gets to few of
+them.
+"""
+
+
 def distribute_as(module: ModuleOp, result: Simulated, requests: Requests) -> None:
     """
     Distributes a program by the plan in `result`, with the user's requests, and
@@ -228,7 +236,11 @@ class Evaluator:
         for plan in plans:
             with suppress(DistIRError, VerifyException):
                 program = self._program(plan.batch)
-                if isinstance(plan, GridPlan) and self._is_simulated_at_once(plan):
+                if (
+                    isinstance(plan, GridPlan)
+                    and plan.p * plan.k <= _SHORT
+                    and self._is_simulated_at_once(plan)
+                ):
                     planned(_schedule(plan), plan.k, trains(program))
         batches = sorted({p.batch for p in plans if isinstance(p, GridPlan)})
         with suppress(DistIRError, VerifyException):

@@ -210,16 +210,19 @@ def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[
     grid = sorted((p for p in plans if isinstance(p, GridPlan)), key=_kin)
     size = max(1, len(grid) // (_ROUNDS * jobs))
     size = size if longest is None else min(size, longest)
-    groups: list[list[Plan]] = []
+    places = {plan: place for place, plan in enumerate(plans)}
+    pieces: list[list[Plan]] = []
     for _, found in groupby(grid, key=lambda p: _kin(p)[:-1]):
         kin = list(found)
-        for piece in _pieces(kin, ceil(len(kin) / ceil(len(kin) / size))):
-            if groups and len(groups[-1]) + len(piece) <= size:
-                groups[-1] += ends_first(piece)
-            else:
-                groups.append(ends_first(piece))
+        pieces += _pieces(kin, ceil(len(kin) / ceil(len(kin) / size)))
+    pieces.sort(key=lambda piece: min(places[plan] for plan in piece))
+    groups: list[list[Plan]] = []
+    for piece in pieces:
+        if groups and len(groups[-1]) + len(piece) <= size:
+            groups[-1] += ends_first(piece)
+        else:
+            groups.append(ends_first(piece))
     groups += [[plan] for plan in plans if not isinstance(plan, GridPlan)]
-    places = {plan: place for place, plan in enumerate(plans)}
     return sorted(groups, key=lambda group: min(places[plan] for plan in group))
 
 

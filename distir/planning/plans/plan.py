@@ -125,19 +125,32 @@ class Plan(ABC):
 @dataclass(frozen=True, kw_only=True)
 class GridPlan(Plan):
     """
-    A plan of the grid, given as options of `distribute`.
+    <<<<<<< HEAD
+        A plan from DistIR's grid, given as options of `distribute`. `d`, `t`, `c` and `e`
+        are the degrees of data, tensor, context and expert parallelism. `zero` is the ZeRO
+        stage. `context` is the way in which keys and values reach the queries on other
+        devices. Sequences that are split (c > 1) are dealt out in cyclic order. `r` is the
+        number of groups of devices that each hold a full copy of the tensors that ZeRO
+        splits over d. With `no_sync`, ZeRO 3 sums whole gradients over micro-batches. With
+        `offload_states`, the optimizer's states are in the host's memory. With
+        `sequence_parallel`, sequences are split over the t devices between the blocks; with
+        `keep_gathered`, layers keep what they gathered of these for the backward.
+        `expert_axes` are the axes over which experts are dealt out.
+    =======
+        A plan of the grid, given as options of `distribute`.
 
-    - `d`, `t`, `c`, `e`: the degrees of data, tensor, context and expert parallelism;
-    - `zero`: the ZeRO stage;
-    - `context`: the way in which keys and values reach the queries on other devices.
-      Sequences that are split (c > 1) are distributed in cyclic order;
-    - `r`: the number of groups of devices that each hold a full copy of the tensors
-      that ZeRO splits over d;
-    - `no_sync`: whether ZeRO 3 sums whole gradients over micro-batches;
-    - `offload_states`: whether the optimizer's states are in the host's memory;
-    - `sequence_parallel`: whether sequences are split over the t devices between the
-      blocks;
-    - `expert_axes`: the axes over which experts are distributed.
+        - `d`, `t`, `c`, `e`: the degrees of data, tensor, context and expert parallelism;
+        - `zero`: the ZeRO stage;
+        - `context`: the way in which keys and values reach the queries on other devices.
+          Sequences that are split (c > 1) are distributed in cyclic order;
+        - `r`: the number of groups of devices that each hold a full copy of the tensors
+          that ZeRO splits over d;
+        - `no_sync`: whether ZeRO 3 sums whole gradients over micro-batches;
+        - `offload_states`: whether the optimizer's states are in the host's memory;
+        - `sequence_parallel`: whether sequences are split over the t devices between the
+          blocks;
+        - `expert_axes`: the axes over which experts are distributed.
+    >>>>>>> main
     """
 
     d: int = same_option(DistributionOptions, "d")
@@ -150,6 +163,7 @@ class GridPlan(Plan):
     no_sync: bool = same_option(DistributionOptions, "no_sync")
     offload_states: bool = same_option(DistributionOptions, "offload_states")
     sequence_parallel: bool = same_option(DistributionOptions, "sequence_parallel")
+    keep_gathered: bool = same_option(DistributionOptions, "keep_gathered")
     expert_axes: str = same_option(DistributionOptions, "expert_axes")
 
     @property
@@ -172,13 +186,14 @@ class GridPlan(Plan):
         # With overlap, ZeRO 1 and 2 store parameters split until the next step's
         # forward.
         stored = self.overlap and self.zero in (1, 2)
-        return *super().shared, stored, self.no_sync, self.sequence_parallel
+        between = self.sequence_parallel, self.keep_gathered
+        return *super().shared, stored, self.no_sync, *between
 
     @property
     def _order(self) -> tuple[Any, ...]:
         sizes = self.d, self.t, self.p, self.zero, self.c, self.context, self.e, self.r
         switches = self.no_sync, self.offload_states, self.sequence_parallel
-        switches += (self.expert_axes,)
+        switches += self.keep_gathered, self.expert_axes
         return self.batch, *sizes, *switches, *self._rest, ()
 
     def folded(self, expert_axes: str) -> GridPlan | None:
@@ -232,6 +247,7 @@ class GridPlan(Plan):
         text += " no-sync" if self.no_sync else ""
         text += " offload-states" if self.offload_states else ""
         text += " sequence-parallel" if self.sequence_parallel else ""
+        text += " keep-gathered" if self.keep_gathered else ""
         return text + self._options()
 
 

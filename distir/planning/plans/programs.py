@@ -38,14 +38,14 @@ def trains(module: ModuleOp) -> bool:
 @dataclass(frozen=True)
 class Programs:
     """
-    One model for several batch sizes, as program texts that can be sent to worker
-    processes. Each batch size has its own program, because a program may contain
-    numbers that depend on its batch, such as the divisor of a mean in a gradient.
-    `profiles` hold the measured performance of the cluster's devices. `requests` are
+    One model for several batch sizes. `modules` has the program for each batch size,
+    with its cluster. There are several, because a program may contain numbers that
+    depend on its batch, such as the divisor of a mean in a gradient. Programs are
+    pickled as texts, for worker processes that cannot be forked. `profiles` hold the measured performance of the cluster's devices. `requests` are
     the user's requests, which every plan must keep.
     """
 
-    texts: Mapping[int, str]
+    modules: Mapping[int, ModuleOp]
     profiles: tuple[Profile, ...] = ()
     requests: Requests = field(default_factory=Requests)
 
@@ -68,22 +68,43 @@ class Programs:
 
         known = load_profiles(profiles, cluster)
         Hardware.of(cluster, known)  # refuses profiles of other devices
-        texts: dict[int, str] = {}
+        placed: dict[int, ModuleOp] = {}
         for module in modules:
             batch = batch_of(module)
-            if batch in texts:
+            if batch in placed:
                 raise DistIRError(
                     f"search: two of the programs have a batch of {batch}; give one for each "
                     f"size of the batch"
                 )
-            placed = module.clone()
-            replace_cluster(placed, cluster.clone())
-            texts[batch] = str(placed)
-        return Programs(texts, tuple(known), requests or Requests())
+            placed[batch] = module.clone()
+            replace_cluster(placed[batch], cluster.clone())
+        return Programs(placed, tuple(known), requests or Requests())
+
+    @staticmethod
+    def of_texts(
+        texts: Mapping[int, str], profiles: tuple[Profile, ...], requests: Requests
+    ) -> Programs:
+        """
+        Returns the programs that `texts` holds, by batch size. Raises ParseError for a
+        malformed text.
+        """
+        modules = {
+            batch: ProgramParser(new_context(), text).parse_module()
+            for batch, text in texts.items()
+        }
+        return Programs(modules, profiles, requests)
+
+    @property
+    def texts(self) -> dict[int, str]:
+        """The programs as texts, by batch size."""
+        return {batch: str(module) for batch, module in self.modules.items()}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Programs.of_texts, (self.texts, self.profiles, self.requests)
 
     def __call__(self, batch: int) -> ModuleOp:
-        """Returns the program for the batch size `batch`, parsed, with its cluster."""
-        return ProgramParser(new_context(), self.texts[batch]).parse_module()
+        """Returns a copy of the program for the batch size `batch`, with its cluster."""
+        return self.modules[batch].clone()
 
 
 def replace_cluster(module: ModuleOp, cluster: ClusterOp) -> None:

@@ -28,8 +28,8 @@ class Result(ABC):
     def to_json(self) -> dict[str, Any]:
         """
         Returns the result as one flat JSON object. All results have the same keys;
-        `chunks`, `sequence_parallel` and `expert_axes` are added for plans that have
-        them.
+        `chunks`, `sequence_parallel`, `keep_gathered` and `expert_axes` are added for
+        plans that have them.
         """
         known = {**vars(self.plan), **vars(self)}
         if isinstance(self.plan, LayoutPlan):
@@ -144,7 +144,7 @@ lacks it.
 """
 
 
-_IF_SET = ("chunks", "sequence_parallel", "expert_axes")
+_IF_SET = ("chunks", "sequence_parallel", "keep_gathered", "expert_axes")
 """The keys that are left out of a result whose plan does not have them."""
 
 _ADDED = (

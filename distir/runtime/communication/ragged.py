@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
-from .collectives import split
+from .collectives import Arriving, split
 
 _library = torch.library.Library("distir_ragged", "FRAGMENT")
 
@@ -34,16 +34,53 @@ def ragged_all_to_all(
     """
     if group.size == 1:
         return x
-    leaving, arriving_from = (
+    members = _members(
+        rows, arriving, group, dim, split_dim, run, split_run, blocks, split_blocks
+    )
+    return torch.ops.distir_ragged.exchange(
+        x, rows, arriving, *members, group.handle.group_name
+    )
+
+
+def start_ragged_all_to_all(
+    x,
+    rows,
+    arriving,
+    group,
+    dim,
+    split_dim,
+    run=None,
+    split_run=None,
+    blocks=1,
+    split_blocks=1,
+):
+    """
+    Starts a `ragged_all_to_all`. The rows are counted at once, and travel while the
+    device goes on.
+    """
+    if group.size == 1:
+        return Arriving([], lambda: x)
+    members = _members(
+        rows, arriving, group, dim, split_dim, run, split_run, blocks, split_blocks
+    )
+    handle, finish, packed = _begun(x, rows, arriving, *members, group.handle, True)
+    return Arriving([handle], finish, packed)
+
+
+def _members(
+    rows, arriving, group, dim, split_dim, run, split_run, blocks, split_blocks
+):
+    """
+    Returns, for each member of the group, the indices of the rows that may go there,
+    and of those that may come from there.
+    """
+    return [
         torch.stack(group.by_number([part.reshape(-1) for part in parts]))
         for parts in (
             split(_numbers(rows), group.size, split_dim, split_run, split_blocks),
             split(_numbers(arriving), group.size, dim, run, blocks),
         )
-    )
-    return torch.ops.distir_ragged.exchange(
-        x, rows, arriving, leaving, arriving_from, group.handle.group_name
-    )
+    ]
 
 
 def _numbers(rows):
@@ -59,25 +96,42 @@ def _taken(rows, members):
     return members[taken], taken.sum(1).tolist()
 
 
-def _exchange(x, rows, arriving, leaving, arriving_from, name):
+def _begun(x, rows, arriving, leaving, arriving_from, group, is_asynchronous):
     """
-    Sends to each member its rows in `leaving`, and puts the rows from each member at
-    `arriving_from`. Returns the tensor of all rows.
+    Sends to each member of a process group its rows in `leaving`. Returns a handle to
+    wait for if `is_asynchronous`; a function that puts the received rows at
+    `arriving_from` and returns the tensor of all rows; and the rows that are sent.
     """
     given, sent = _taken(rows, leaving)
     places, received = _taken(arriving, arriving_from)
     packed = x.reshape(-1, x.shape[3]).index_select(0, given)
     found = packed.new_empty(len(places), packed.shape[1])
     # As bytes, because not every backend sends every type.
-    dist.all_to_all_single(
+    handle = dist.all_to_all_single(
         found.view(torch.uint8),
         packed.view(torch.uint8),
         received,
         sent,
-        _resolve_process_group(name),
+        group,
+        async_op=is_asynchronous,
     )
-    whole = x.new_zeros(arriving.numel(), x.shape[3]).index_copy_(0, places, found)
-    return whole.reshape(*arriving.shape, x.shape[3])
+
+    def finish():
+        whole = found.new_zeros(arriving.numel(), found.shape[1])
+        whole.index_copy_(0, places, found)
+        return whole.reshape(*arriving.shape, found.shape[1])
+
+    return handle, finish, packed
+
+
+def _exchange(x, rows, arriving, leaving, arriving_from, name):
+    """
+    Sends to each member its rows in `leaving`, and puts the rows from each member at
+    `arriving_from`. Returns the tensor of all rows.
+    """
+    group = _resolve_process_group(name)
+    _, finish, _ = _begun(x, rows, arriving, leaving, arriving_from, group, False)
+    return finish()
 
 
 if not hasattr(torch.ops.distir_ragged, "exchange"):

@@ -32,6 +32,7 @@ class ParallelizeOptions(TypedDict, total=False):
     sync: bool
     checkpoint: str
     sequence_parallel: bool
+    keep_gathered: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
     expert_axes: Literal["e", "ec", "et", "ect"]
@@ -359,6 +360,7 @@ class ShowOptions(DistributeOptions, total=False):
     sync: bool
     checkpoint: str
     sequence_parallel: bool
+    keep_gathered: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
     expert_axes: Literal["e", "ec", "et", "ect"]
@@ -394,6 +396,7 @@ class SimulateOptions(DistributeOptions, total=False):
     sync: bool
     checkpoint: str
     sequence_parallel: bool
+    keep_gathered: bool
     sharded_outputs: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
     expert_axes: Literal["e", "ec", "et", "ect"]

@@ -25,14 +25,19 @@ from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import PRODUCTS, VIEWS
 from distir.dialects.tensors import rank_of, shape_of
-from distir.dialects.train_ops.float8 import Float8ProductOp, ToFloat8Op
+from distir.dialects.train_ops.float8 import Float8ProductOp, ToFloat8Op, is_scale
 from distir.program import made_with
 from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.overlap.kinds import REDUCTIONS, kind_of
 from distir.transforms.placed_ops import PlacedOps
 
 _BEFORE_MATRICES = VIEWS | {"onnx.Constant", "onnx.Transpose", "onnx.Cast"}
-"""The names of ops that may be between a parameter and the product that uses it."""
+"""The names of ops that rearrange a parameter."""
+
+
+def _prepares_matrix(op: Operation) -> bool:
+    """Whether an op may be between a parameter and the product that uses it."""
+    return _BEFORE_MATRICES.of(op) or isinstance(op, ToFloat8Op) or is_scale(op)
 
 
 def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool:
@@ -229,11 +234,14 @@ def _labels(op: Operation) -> dict[str, Attribute]:
 def _is_product(op: object) -> TypeGuard[OnnxOp | Float8ProductOp]:
     """
     Whether `op` multiplies rows, its first operand, by a matrix. A product in 8 bits
-    counts only if its rows are cast with one scale.
+    counts only if its rows are cast with one scale, and are not transposed before.
     """
     if isinstance(op, Float8ProductOp):
-        is_cast = isinstance(_before_gather(op.a).owner, ToFloat8Op)
-        return is_cast and rank_of(op.scale_a.type) == 0
+        cast = _before_gather(op.a).owner
+        if not isinstance(cast, ToFloat8Op) or rank_of(op.scale_a.type) != 0:
+            return False
+        before = cast.x.owner
+        return not (isinstance(before, Operation) and before.name == "onnx.Transpose")
     if not isinstance(op, OnnxOp) or len(op.operands) != 2:
         return False
     if op.name == "onnx.Gemm" and op.attribute("transA"):
@@ -289,7 +297,7 @@ def _ops_after(
     while pending:
         owner = pending.pop().owner
         if isinstance(owner, Operation) and places[owner] >= place:
-            if not _BEFORE_MATRICES.of(owner):
+            if not _prepares_matrix(owner):
                 return None
             found.append(owner)
             pending += owner.operands

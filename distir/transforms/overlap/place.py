@@ -6,6 +6,9 @@ Orders the ops of a function so that communication and computation overlap.
   parameters before its own use, because gathered parameters take memory.
 - A gather of a value that the forward kept in parts (sequence parallelism) starts
   before the preceding contraction, and runs during this contraction.
+- A reduction of activations whose result is needed at once starts before the
+  preceding contractions whose results are needed later: in a backward pass, the
+  products for gradients of weights.
 - Ops that only pass reduced values to the function's results, such as an optimizer's
   updates, come last, in the order in which the reductions started.
 
@@ -28,11 +31,23 @@ from distir.dialects.dist import SendOp
 from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.dialects.onnx_ops.traits import VIEWS
 from distir.dialects.train_ops.flattening import UnflattenOp
+from distir.dialects.train_ops.float8 import ToFloat8Op, is_scale
 from distir.sharding.rule import rule_for
 from distir.transforms.overlap.kinds import REDUCTIONS, chain_from_argument, kind_of
 
 FREE = VIEWS | {"onnx.Constant"}
 """The names of ops that take no time."""
+
+_BEFORE_GATHERS = FREE | {"onnx.Transpose"}
+"""The names of ops that move together with a gather that needs them."""
+
+
+def _prepares_gather(op: Operation) -> bool:
+    """
+    Whether an op may move with a gather that needs it: it rearranges a tensor, or rounds
+    it to 8-bit floats.
+    """
+    return _BEFORE_GATHERS.of(op) or isinstance(op, ToFloat8Op) or is_scale(op)
 
 
 def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:
@@ -52,9 +67,10 @@ def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:
 
 def _move(ops: list[Operation], gather: AllGatherOp) -> None:
     """
-    Moves a gather before the preceding contraction, in place. Views between the
-    contraction and the gather move too if the gather depends on them. Nothing moves
-    across a call, or if the gather depends on any other op in between.
+    Moves a gather before the preceding contraction, in place. Views, transpositions and
+    roundings to 8 bits between the contraction and the gather move too if the gather
+    depends on them. Nothing moves across a call, or if the gather depends on any other
+    op in between.
     """
     place = {op: i for i, op in enumerate(ops)}
     here = place[gather]
@@ -74,13 +90,62 @@ def _move(ops: list[Operation], gather: AllGatherOp) -> None:
             continue
         if place[owner] < there or owner in moved:
             continue
-        if not FREE.of(owner):
+        if not _prepares_gather(owner):
             return
         moved.add(owner)
         pending += owner.operands
     chain = [op for op in ops[there : here + 1] if op in moved]
     rest = [op for op in ops[there : here + 1] if op not in moved]
     ops[there : here + 1] = [*chain, *rest]
+
+
+def contractions_behind_reductions(ops: Sequence[Operation]) -> list[Operation]:
+    """
+    Returns the ops in an order in which contractions overlap with reductions of
+    activations. If no contraction is between a reduction and the first use of its
+    result, the contractions in front of it that neither it nor an op before it depends
+    on move behind it, with the ops that use their results. They come from the ops after
+    the last call, or the last communication of activations, before the reduction. So
+    the products for the gradients of weights run during the reduction of the gradient
+    of activations, as in Megatron-Core.
+    """
+    found = list(ops)
+    for op in ops:
+        if isinstance(op, REDUCTIONS) and kind_of(op) == "tp" and not is_scale(op):
+            _delay_contractions(found, op)
+    return found
+
+
+def _delay_contractions(ops: list[Operation], reduction: CollectiveOp) -> None:
+    """Moves contractions behind a reduction, in place, if none runs beside it yet."""
+    here = ops.index(reduction)
+    users = {use.operation for use in reduction.result.uses}
+    for op in ops[here + 1 :]:
+        if op in users:
+            break
+        if _works_long(op):
+            return
+    first = here
+    while first > 0 and not _bounds_delay(ops[first - 1]):
+        first -= 1
+    # From the reduction backwards: an op stays if an op that stays uses its results.
+    needed: set[SSAValue] = set(reduction.operands)
+    stays: dict[Operation, bool] = {}
+    for op in reversed(ops[first:here]):
+        stays[op] = any(r in needed for r in op.results)
+        if stays[op]:
+            needed.update(op.operands)
+    delayed = [op for op in ops[first:here] if not stays[op]]
+    if any(map(_works_long, delayed)):
+        kept = [op for op in ops[first:here] if stays[op]]
+        ops[first : here + 1] = [*kept, reduction, *delayed]
+
+
+def _bounds_delay(op: Operation) -> bool:
+    """Whether contractions in front of `op` stay in front of it."""
+    if isinstance(op, CallOp | SendOp):
+        return True
+    return isinstance(op, CollectiveOp) and not is_scale(op)
 
 
 Arrivals = tuple[int, ...]
@@ -120,7 +185,7 @@ class CommunicationPlacer:
         if "params" in self.kinds:
             ops = _gathers_ahead(ops, self.ahead)
         if "tp" in self.kinds:
-            ops = gathered_beside_contractions(ops)
+            ops = contractions_behind_reductions(gathered_beside_contractions(ops))
         ops = self._updates_late(ops, end)
         for op in ops:
             op.detach()
@@ -136,9 +201,10 @@ class CommunicationPlacer:
         if isinstance(op, CallOp):
             indices = self.arrivals.get(op.callee.string_value(), ())
             return [op.results[i] for i in indices]
-        if isinstance(op, REDUCTIONS) and kind_of(op) in self.kinds:
-            return [op.result]
-        return []
+        # A product that waits for a scale is no update of what was reduced.
+        if not isinstance(op, REDUCTIONS) or is_scale(op):
+            return []
+        return [op.result] if kind_of(op) in self.kinds else []
 
     def _second_reductions_late(self, ops: Sequence[Operation]) -> list[Operation]:
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import ReshardOp
 from distir.dialects.dist_attributes import STAGE
@@ -154,24 +154,24 @@ class AssignedStages:
         if stage is not None:
             self.after[op] = stage
             for value in op.operands:
-                if isinstance(value, BlockArgument):
+                if type(value) is BlockArgument:
                     self.arguments.setdefault(value, stage)
 
     def _of_operands(self, op: Operation) -> list[int | None]:
         return [self._of(v) for v in op.operands]
 
     def _of(self, value: SSAValue) -> int | None:
-        owner = value.owner
-        if not isinstance(owner, Operation):
+        # Not `isinstance`, which is slow where the answer is no.
+        if type(value) is not OpResult:
             return self.arguments.get(value)
-        return self._stages.get(owner, self.after.get(owner))
+        return self._stages.get(value.op, self.after.get(value.op))
 
 
 def _is_argument(value: SSAValue) -> bool:
     """Whether `value` is an argument, possibly resharded."""
-    while isinstance(value.owner, ReshardOp):
-        value = value.owner.source
-    return isinstance(value, BlockArgument)
+    while type(owner := value.owner) is ReshardOp:
+        value = owner.source
+    return type(value) is BlockArgument
 
 
 def _size(value: SSAValue) -> int:

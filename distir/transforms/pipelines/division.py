@@ -8,7 +8,7 @@ ops, `Structure.signature` has ids of ops within a program, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -25,6 +25,7 @@ from distir.pipelining import Action, Phase, PipelineSchedule
 from distir.program import argument_names, made_with
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import PartialPlacement, SplitPlacement
+from distir.sharding.rule import Rule, rule_for
 from distir.transforms.pipelines.assigned_stages import AssignedStages
 from distir.transforms.pipelines.emit import Emitter, Groups
 from distir.transforms.pipelines.entry import Entry, V
@@ -245,15 +246,28 @@ class DividedProgram:
             first = end
         return found
 
-    def fold(self, meshes: Sequence[MeshOp]) -> Fold:
+    def fold(
+        self,
+        meshes: Sequence[MeshOp],
+        rule_of_part: Callable[[Operation], Rule] = rule_for,
+    ) -> Fold:
         """
         Returns the `Fold` that turns the program into a program for a single
-        micro-batch. `meshes` are the meshes of the pipeline ranks.
+        micro-batch. `meshes` are the meshes of the pipeline ranks. `rule_of_part`
+        returns the sharding rules of its ops.
         """
         structure = self.structure
         name = structure.function.sym_name.data
         stages = [Mesh.of(op) for op in meshes]
-        return Fold(structure.functions, name, structure.mesh, stages, self.types)
+        return Fold(
+            structure.functions,
+            name,
+            structure.mesh,
+            stages,
+            self.types,
+            structure.rule,
+            rule_of_part,
+        )
 
     def emit(
         self,

@@ -5,7 +5,7 @@ one micro-batch on the mesh of one stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import (
@@ -128,6 +128,8 @@ class Fold:
     - `mesh`: the program's mesh, whose first axis is the micro-batch axis;
     - `stages`: the meshes, without that axis, on which stages run;
     - `types`: the types of values on these meshes;
+    - `rule_of`, `rule_of_part`: return the sharding rules of ops of the program, and of
+      ops for one micro-batch;
     - `made`: the functions that replace the program's functions, one per mesh of their
       calls.
     """
@@ -137,6 +139,8 @@ class Fold:
     mesh: Mesh
     stages: Sequence[Mesh]
     types: FoldedTypes
+    rule_of: Callable[[Operation], Rule]
+    rule_of_part: Callable[[Operation], Rule] = rule_for
     made: dict[str, FuncOp] = field(default_factory=dict[str, FuncOp])
     _known: dict[tuple[str, str], tuple[str, bool]] = field(
         default_factory=dict[tuple[str, str], tuple[str, bool]]
@@ -227,7 +231,9 @@ class Fold:
         """
         new: list[Operation] = []
         values: dict[SSAValue, SSAValue] = {}
-        parts = local_ops_along(op, operands, results, self.mesh, TIME_AXIS)
+        parts = local_ops_along(
+            op, operands, results, self.mesh, TIME_AXIS, self.rule_of
+        )
         for part in parts:
             if isinstance(part, CoordinateOp):
                 if number is None:
@@ -235,7 +241,7 @@ class Fold:
                 values[part.result] = number
                 continue
             given = [values.get(v, v) for v in part.operands]
-            rule = rule_for(part)
+            rule = self.rule_of_part(part)
             if part is parts[-1] and rule.is_made_anywhere:
                 types = results  # such an op has the layout of its user
             else:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from xdsl.dialects.builtin import FunctionType, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, OpResult, Region, SSAValue
 
 from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
@@ -145,9 +145,10 @@ def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] |
     Returns the values from which a stage function recomputes `value`, which another
     group computes. Returns None if the function takes `value` as an argument.
     """
-    owner = value.owner
-    if not isinstance(owner, Operation):
+    # Not `isinstance`, which is slow where the answer is no.
+    if type(value) is not OpResult:
         return None
+    owner = value.op
     kind = structure.kinds[owner]
     if kind is Kind.BEFORE:
         is_inside = owner.name == "onnx.Constant" or value in structure.gathered

@@ -29,6 +29,7 @@ from distir.program import (
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.placement import REPLICATED, PartialPlacement, placement_in
+from distir.sharding.rule import Rule
 from distir.sharding.signatures import Signatures
 from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
@@ -110,6 +111,10 @@ class Structure:
         if found is None:
             found = self._known_signatures[op] = self._signatures.of(op)
         return found
+
+    def rule(self, op: Operation) -> Rule:
+        """Returns the sharding rule of an op of the program. Ops that are alike share it."""
+        return self._signatures.rule(op)
 
     def number_of(self, value: SSAValue) -> int:
         """

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import FloatAttr, IntegerAttr
 from distir.dialects.device import ClusterOp, KindOp, LinkOp, RouteOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator.fusion import SCALES
+from distir.interpreters.simulator.library_kernels import CASTS
 from distir.interpreters.simulator.profiles.profile import (
     LinkFigures,
     MemoryFigures,
@@ -251,6 +252,15 @@ class Hardware:
         """
         first = self.kinds[0].profile
         return first is not None and SCALES in first.fusion
+
+    @cached_property
+    def keeps_casts(self) -> bool:
+        """
+        Whether the software keeps parameters that it casts to 8-bit floats for all
+        micro-batches of a step.
+        """
+        first = self.kinds[0].profile
+        return first is not None and CASTS in first.fusion
 
     @cached_property
     def has_measured_ops(self) -> bool:

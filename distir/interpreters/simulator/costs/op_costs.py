@@ -45,7 +45,12 @@ from distir.interpreters.simulator.fusion import (
     stays,
     sums_in_product,
 )
-from distir.interpreters.simulator.library_kernels import moved_by
+from distir.interpreters.simulator.joined_products import (
+    JOINED,
+    JoinedProducts,
+    joined_products,
+)
+from distir.interpreters.simulator.library_kernels import moved_by, moved_by_rotary
 from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
 from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
 from distir.interpreters.simulator.work import Product, Work
@@ -172,9 +177,11 @@ class CostContext:
             return 0
         if profile.memory.logit is None:
             return copies_of_part(self.op, max(self.operand_bytes), self.element_type)
+        size, logit = max(self.operand_bytes), profile.memory.logit
         if self.element_type not in NARROW:
-            return 0
-        return round(profile.memory.logit * max(self.operand_bytes) / 2)
+            # Two of the software's 32-bit tensors are the op's own operand and result.
+            return round(max(logit - 8, 0) * size / 4)
+        return round(logit * size / 2)
 
     def roofline(
         self,
@@ -239,6 +246,10 @@ class CostContext:
             return FREE  # numbers are the host's business
         if is_free(self.op, profile.fusion):
             return FREE
+        if profile.written_out:
+            cost = self._written_out(profile, moved)
+            if cost is not None:
+                return cost
         fused = moved_by(self.op, profile.fusion, self.operand_bytes, self.result_bytes)
         if fused == 0:
             return FREE
@@ -262,10 +273,52 @@ class CostContext:
             peak = self.device.peak(self.element_type)
             if op_class == "contraction":
                 product = product or self.work.product
-            seconds = curve.seconds(flops, product, moved, peak, bandwidth)
+            joined = self._joined(profile)
+            if joined is None or product is None:
+                seconds = curve.seconds(flops, product, moved, peak, bandwidth)
+            else:
+                first, second, *_ = self.operand_bytes
+                result = self.result_bytes[0]
+                added = (moved - first - second - result) * joined.columns
+                moved = joined.moved(first, second, result) + added
+                product, flops = joined.product(product), flops * joined.count
+                seconds = curve.seconds(flops, product, moved, peak, bandwidth)
+                seconds /= joined.count
         if not profile.dispatch.ahead:
             return Cost(max(seconds, profile.dispatch.op))
         return Cost(seconds, issue=profile.dispatch.op)
+
+    def _written_out(self, profile: Profile, moved: float) -> Cost | None:
+        """
+        Returns the cost of an op that the software writes out as several elementwise
+        kernels. Returns None for other ops. `moved` are the bytes of operands and
+        results.
+        """
+        kernels = profile.written_out.get(self.op.name)
+        if kernels is None and "rotary" in profile.written_out:
+            rotary = moved_by_rotary(self.op, self.result_bytes)
+            if rotary == 0:
+                return FREE
+            if rotary is not None:
+                kernels, moved = profile.written_out["rotary"], rotary
+        if kernels is None:
+            return None
+        curve = profile.curve(self.element_type, "elementwise")
+        count, dispatch = kernels.kernels, profile.dispatch
+        moved = moved * kernels.moved
+        seconds = count * curve.overhead + moved / (
+            self.device.memory_bandwidth * curve.bandwidth
+        )
+        if not dispatch.ahead:
+            return Cost(max(seconds, count * dispatch.op))
+        return Cost(seconds, issue=count * dispatch.op)
+
+    def _joined(self, profile: Profile) -> JoinedProducts | None:
+        """
+        Returns the product of several that the software computes in place of this op
+        and others, or None.
+        """
+        return joined_products(self.op) if JOINED in profile.fusion else None
 
 
 def computing_type(op: Operation, rule: Rule) -> str:

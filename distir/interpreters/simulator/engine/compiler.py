@@ -43,6 +43,7 @@ from distir.interpreters.simulator.engine.device_map import (
     Positions,
     UniformDeviceMap,
 )
+from distir.interpreters.simulator.engine.distinct_arguments import DistinctArguments
 from distir.interpreters.simulator.engine.expert_rows import expert_rows
 from distir.interpreters.simulator.engine.strides import share_memory
 from distir.interpreters.simulator.engine.transfers import (
@@ -58,6 +59,7 @@ from distir.program import (
     return_op,
     updated_arguments,
 )
+from distir.sharding.rule import Rule
 
 
 @dataclass
@@ -244,6 +246,7 @@ class Compiler:
             object, tuple[Sequence[Attribute], tuple[Transfer, ...] | None]
         ] = {}
         self._computations = Computations(device_map)
+        self._arguments = DistinctArguments(functions)
         self._buffers = MessageBuffers(device_map)
 
     def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
@@ -253,6 +256,7 @@ class Compiler:
         """
         found = copy(self)
         found.functions, found._compiled, found._open = functions, {}, []
+        found._arguments = DistinctArguments(functions)
         return found
 
     def compile(self, function: FuncOp) -> CompiledFunction:
@@ -270,6 +274,10 @@ class Compiler:
             self._compiled[name] = self._compile(function)
             self._open.pop()
         return self._compiled[name]
+
+    def rule(self, op: Operation) -> Rule:
+        """Returns the sharding rule of an op. Ops that are alike share it."""
+        return self._computations.rule(op)
 
     def take(self, function: FuncOp, compiled: CompiledFunction) -> None:
         """Registers `compiled` as the compiled form of `function`."""
@@ -487,6 +495,9 @@ class Compiler:
     ) -> ComputationStep:
         name = self._computations.mesh_name(op)
         found = self._computations.of(op, name)
+        share = 1.0
+        if self.device_map.hardware.keeps_casts:
+            share = self._arguments.share_of_runs(op)
         return ComputationStep(
             op=op,
             operands=operands,
@@ -494,8 +505,8 @@ class Compiler:
             positions=self.device_map.positions(name),
             results=results,
             workspace=found.workspace,
-            issue=found.issue,
-            seconds=found.seconds,
+            issue=found.issue * share,
+            seconds=found.seconds * share,
             flops=found.flops,
             seconds_at_peak=found.seconds_at_peak,
             recomputed=1.0 if RECOMPUTED in op.attributes else found.recomputed,
@@ -570,8 +581,7 @@ def _add_look_ups(steps: Sequence[CompiledStep], last_use: Sequence[int]) -> Non
 
 
 def _begins_bucket(op: CollectiveOp) -> bool:
-    after = op.next_op
-    return isinstance(after, CollectiveOp) and after.is_joined
+    return isinstance(after := op.next_op, CollectiveOp) and after.is_joined
 
 
 def _body(function: FuncOp) -> Block:

@@ -28,6 +28,7 @@ from distir.interpreters.simulator.fusion import (
 )
 from distir.interpreters.simulator.work import Work
 from distir.program import describe
+from distir.sharding.rule import Rule
 from distir.sharding.signatures import Signatures, on_any_mesh
 
 Seconds = float | npt.NDArray[np.float64]
@@ -97,6 +98,10 @@ class Computations:
         if key not in self._known:
             self._known[key] = self._computation(op, name, work)
         return self._known[key]
+
+    def rule(self, op: Operation) -> Rule:
+        """Returns the sharding rule of an op. Ops that are alike share it."""
+        return self._signatures.rule(op)
 
     def _rows(self, op: Operation) -> tuple[ExpertRows | None, ...]:
         """

@@ -298,6 +298,28 @@ class MemoryFigures:
 
 
 @dataclass(frozen=True)
+class WrittenOut:
+    """
+    An op that the software writes out as several elementwise kernels: their number
+    (`kernels`), and the bytes that they move together, as a multiple of the bytes that
+    the op reads and writes (`moved`).
+    """
+
+    kernels: int
+    moved: float
+
+    @staticmethod
+    def read(table: Table) -> WrittenOut:
+        """
+        Reads the kernels of one op from a profile's table. Raises DistIRError for a
+        missing or wrong field.
+        """
+        found = WrittenOut(table.size("kernels", 1), table.positive("moved"))
+        table.finish()
+        return found
+
+
+@dataclass(frozen=True)
 class Profile:
     """
     The figures of one kind of device.
@@ -309,6 +331,8 @@ class Profile:
     - `fusion`: the fusions of the software (see
       `distir.interpreters.simulator.fusion`);
     - `ops`: the figures of ops that were measured one by one, by element type;
+    - `written_out`: the ops, by name, that the software writes out as several kernels;
+      `rotary` stands for rotary positions;
     - `memory`: the memory that the software takes in addition to values;
     - `contention`: the share of a device's speed that a computation loses to an
       asynchronous collective at the same time.
@@ -323,6 +347,7 @@ class Profile:
     ops: Mapping[str, OpTable] = field(default_factory=dict[str, OpTable])
     memory: MemoryFigures = MemoryFigures()
     contention: float = 0.0
+    written_out: Mapping[str, WrittenOut] = field(default_factory=dict[str, WrittenOut])
 
     def curve(self, element_type: str, op_class: str) -> Curve:
         """
@@ -404,9 +429,14 @@ class Profile:
         memory = MemoryFigures() if keeps is None else MemoryFigures.read(keeps)
         takes = table.optional("contention")
         contention = 0.0 if takes is None else _read_contention(takes)
+        written_out = {
+            op: WrittenOut.read(kernels)
+            for op, kernels in table.tables("written_out", required=False).items()
+        }
         table.finish(sourced=False)
         return Profile(
-            name, device, compute, dispatch, links, fusion, ops, memory, contention
+            *(name, device, compute, dispatch, links, fusion, ops, memory, contention),
+            written_out,
         )
 
 
