@@ -125,6 +125,19 @@ ROWS = {
 """Folders of more than 20 files, with the reason."""
 
 
+def test_no_merge_left_its_marks() -> None:
+    marks = re.compile(r"^\s*(<{7} |>{7} |={7}$)", re.M)
+    folders = ("distir", "test", "bench", "docs", "examples", "website")
+    found = [
+        str(path)
+        for folder in folders
+        for ending in ("py", "md", "mlir")
+        for path in (ROOT / folder).rglob(f"*.{ending}")
+        if marks.search(path.read_text("utf-8"))
+    ]
+    assert not found
+
+
 def test_files_can_be_read_in_one_go() -> None:
     """A file has at most 600 lines, but for dialects, which are one file each."""
     long = {
