@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
@@ -132,7 +133,7 @@ def test_no_merge_left_its_marks() -> None:
         str(path)
         for folder in folders
         for ending in ("py", "md", "mlir")
-        for path in (ROOT / folder).rglob(f"*.{ending}")
+        for path in (FOLDER.parent / folder).rglob(f"*.{ending}")
         if marks.search(path.read_text("utf-8"))
     ]
     assert not found
