@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
@@ -35,7 +37,7 @@ def build_wide_resnet(
     image, image] to logits [batch, classes]. Raises DistIRError if `layers` is not 50,
     101 or 152, or if another size is not valid.
 
-    There are four stages of bottleneck blocks. A block of the first stage has three
+    There are four stages of bottleneck blocks (`build_resnet`). A block of the first stage has three
     convolutions: 1 x 1 to `channels` channels, 3 x 3 to `width_factor` times as many,
     and 1 x 1 to four times `channels`. Each further stage doubles the channels and
     halves the sides of the image.
@@ -45,6 +47,28 @@ def build_wide_resnet(
     `trains`, modules behave as in training mode.
     """
     sizes = STAGES[one_of("number of layers", str(layers), STAGES)]
+    return build_resnet(
+        sizes, channels, batch, image, classes, dtype,
+        width_factor=width_factor, trains=trains,
+    )  # fmt: skip
+
+
+def build_resnet(
+    blocks: Sequence[int],
+    channels: int,
+    batch: int,
+    image: int = 224,
+    classes: int = 1000,
+    dtype: str = "f32",
+    *,
+    width_factor: int = 1,
+    trains: bool = False,
+) -> ModuleOp:
+    """
+    Returns the forward pass of a ResNet with `blocks` bottleneck blocks in each of its
+    stages, as torchvision's `ResNet(Bottleneck, blocks)` has them. Sizes and errors are
+    those of `build_wide_resnet`.
+    """
     check_sizes(channels=channels, width_factor=width_factor, classes=classes)
     check_sizes(batch=batch, image=image)
     main = ModuleBuilder(element_type(dtype), trains=trains)
@@ -54,11 +78,11 @@ def build_wide_resnet(
     h = main.at("relu").elementwise("Relu", h)
     h = main.at("maxpool").max_pool(h, 3, 2, padding=1)
     layer_of: list[Layer] = []
-    for stage, blocks in enumerate(sizes):
+    for stage, count in enumerate(blocks):
         name, inside = f"layer{stage + 1}", channels * 2**stage
         stride = 2 if stage else 1
         h = _block(main, f"{name}.0", h, inside, width_factor, stride)
-        others = [f"{name}.{index}" for index in range(1, blocks)]
+        others = [f"{name}.{index}" for index in range(1, count)]
         layer = _repeated(main, name, h, inside, width_factor)
         h = main.stack([(other, layer) for other in others], h)
         layer_of.append(layer)

@@ -425,14 +425,17 @@ class AutoSearch(PlanSearch):
         is_near = result.throughput_samples_per_s >= self._least()
         return is_near and refinements(plan) > refinements(result.plan)
 
-    def _order(self, plan: Plan) -> tuple[bool, float, int, bool, Plan]:
+    def _order(self, plan: Plan) -> tuple[bool, bool, float, int, bool, Plan]:
         """
         Returns a sort key for neighbours. Plans that are expected to fit come first,
-        then faster plans, then plans that are judged quickly.
+        then faster plans, then plans that are judged quickly. If the model is too large
+        for one device, plans with searched layouts come last, because a search of layouts
+        takes as long as many plans of the grid.
         """
         origin = self._origins[plan]
         return (
             not self._effects.may_fit(origin, plan),
+            bool(self._starts) and isinstance(plan, LayoutPlan),
             -self._effects.expected_throughput(origin, plan),
             refinements(plan),
             isinstance(plan, LayoutPlan),
