@@ -78,7 +78,9 @@ def _other(row: Row) -> str:
     return _NAMES.get(row.what, row.what.split()[0])
 
 
-def panels(found: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, str, str, Curves]]:
+def panels(
+    found: Mapping[str, Sequence[Row]],
+) -> Iterator[tuple[str, str, str, Curves]]:
     """
     Yields the title, the titles of both axes, and the curves of each panel. `found` has
     the rows of each experiment of `rhino.py`.

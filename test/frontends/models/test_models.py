@@ -118,8 +118,7 @@ def test_t5_is_hugging_faces(head_dim: int | None):
         num_heads=4,
         vocab_size=64,
     )
-    sizes = dict(target_seq=36, ffn=48, head_dim=head_dim)
-    module = build_t5(2, 32, 4, 64, 1, 140, **sizes)
+    module = build_t5(2, 32, 4, 64, 1, 140, target_seq=36, ffn=48, head_dim=head_dim)
     inputs = {"input_ids": tokens(1, 140), "decoder_input_ids": tokens(1, 36)}
     check(module, T5ForConditionalGeneration(config), inputs)
 
@@ -143,12 +142,13 @@ def test_vit_is_hugging_faces():
 
 @pytest.mark.parametrize("blocks", [None, (1, 2, 1, 1)])
 def test_wide_resnet(blocks: tuple[int, ...] | None):
+    wide_first = blocks is not None
     if blocks is None:
         blocks = (3, 4, 6, 3)
         module = build_wide_resnet(50, 4, 2, 32, 7, width_factor=2)
     else:
-        module = build_resnet(blocks, 4, 2, 32, 7, width_factor=2)
-    original = WideResnet(blocks, 4, 2, 7)
+        module = build_resnet(blocks, 4, 2, 32, 7, width_factor=2, wide_first=True)
+    original = WideResnet(blocks, 4, 2, 7, first=2 if wide_first else 1)
     for name, buffer in original.named_buffers():
         if name.endswith("running_var"):
             nn.init.uniform_(buffer, 0.5, 2)
