@@ -106,6 +106,7 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	$(if $(XDSL),$(BIN)/python -m pip install --quiet --upgrade "$(XDSL)")
+	@echo "DistIR is in $(VENV). To put distir on the path: . $(VENV)/bin/activate"
 	@touch $(INSTALLED)
 
 $(JAX_INSTALLED): pyproject.toml

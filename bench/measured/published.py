@@ -58,14 +58,14 @@ def nanotron_stages(sizes: dict[str, Any], p: int) -> tuple[str, ...]:
     """
     Returns the scopes with which nanotron's stages begin, without the first. nanotron
     (`build_and_set_rank`) deals out blocks in order: the embedding, the layers, the last
-    norm and the output matrix. A stage takes blocks until the parameters of all stages up
-    to it exceed its share; the embedding and the norm count nothing.
+    norm, the output matrix and the loss. A stage takes blocks until the parameters of all stages up
+    to it exceed its share; embedding, norm and loss count nothing.
     """
     width, layers = sizes["d_model"], sizes["layers"]
     layer = 4 * width**2 + 3 * sizes["ffn"] * width
     blocks = [("model.embed_tokens", 0)]
     blocks += [(f"model.layers.{i}", layer) for i in range(layers)]
-    blocks += [("model.norm", 0), ("lm_head", sizes["vocab"] * width)]
+    blocks += [("model.norm", 0), ("lm_head", sizes["vocab"] * width), ("loss", 0)]
     whole, done = sum(cost for _, cost in blocks), 0
     starts: list[str] = []
     for (_, cost), (following, _) in pairwise(blocks):

@@ -20,7 +20,10 @@ GROUPS = {
     },
     "get a model": {
         "import": ("import_model", "read a model from ONNX, PyTorch or transformers"),
-        "build": ("build", "make an MLP or a GPT of any size, without weights"),
+        "build": (
+            "build",
+            "make a GPT, a LLaMA or another known model, without weights",
+        ),
     },
     "describe the hardware": {
         "cluster": ("cluster", "describe a cluster from a few numbers"),

@@ -199,7 +199,7 @@ def test_an_axis_that_splits_nothing_is_one_note(model: Path):
     notes = [line for line in done.errors.splitlines() if "axis 't'" in line]
     assert notes == [
         "note: axis 't' of size 3 splits nothing, so that all of its devices do the same: "
-        "8 and 16 and 32 cannot be split evenly by 3"
+        "8, 16 and 32 cannot be split evenly by 3"
     ]
 
 

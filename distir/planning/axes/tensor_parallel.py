@@ -72,7 +72,8 @@ def left_whole(
             odd = {size for size in odd if size % parts}
             sizes |= odd
             (undivided if odd else unwanted)[describe(op)] = None
-    listing = " and ".join(str(size) for size in sorted(sizes))
+    *most, last = map(str, sorted(sizes)) if sizes else ("",)
+    listing = f"{', '.join(most)} and {last}" if most else last
     reasons = (
         (undivided, f"{listing} cannot be split evenly by {parts}"),
         (unwanted, "splitting it would cost more communication than it saves work"),

@@ -89,7 +89,7 @@ def check_size(
         raise DistIRError(
             f"{what}: {shown} needs {needed} devices, but cluster "
             f"@{cluster.sym_name.data} has {cluster.size}; lower the degrees or use a "
-            f"larger cluster"
+            f"larger cluster (--devices grows one)"
         )
 
 

@@ -113,14 +113,10 @@ def overlap_communication(
         add_notes(module, [f"{_WHAT}: nothing gained; left as it is"])
         return before
     replace_program(module, chosen)
-    add_notes(
-        module,
-        [
-            f"{_WHAT}: step time {after.step_time_s:.4g} s instead of "
-            f"{before.step_time_s:.4g} s, peak memory "
-            f"{max(after.peak_memory_bytes)} B instead of {peak} B"
-        ],
-    )
+    note = f"{_WHAT}: step time {after.step_time_s:.4g} s instead of {before.step_time_s:.4g} s"
+    if max(after.peak_memory_bytes) != peak:
+        note += f", peak memory {max(after.peak_memory_bytes)} B instead of {peak} B"
+    add_notes(module, [note])
     return after
 
 

@@ -288,7 +288,7 @@ class SavedPlan:
         except ValueError as error:
             raise _no_plan(path, "it is not JSON") from error
         if not isinstance(data, dict) or "format" not in data:
-            raise _no_plan(path, "distir.search(...).save writes one")
+            raise _no_plan(path, "`distir search --save-plan` writes one")
         if data["format"] != _FORMAT or data.get("distir") != __version__:
             raise DistIRError(
                 f"{path} was written by another version of DistIR "

@@ -238,9 +238,12 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
                     f"add it"
                 )
         return
-    for option in ("task", "batch"):
-        if not getattr(arguments, option):
-            raise DistIRError(f"--transformers needs --{option}; add it")
+    missing = [
+        f"--{name}" for name in ("task", "batch") if not getattr(arguments, name)
+    ]
+    if missing:
+        advice = "add it" if len(missing) == 1 else "add them"
+        raise DistIRError(f"--transformers needs {' and '.join(missing)}; {advice}")
     _check_serving(arguments)
 
 

@@ -245,7 +245,7 @@ def _check_names(given: Mapping[str, object], model: str, setup: Setup) -> None:
     for name in given:
         if name not in own:
             known = ["model", "cluster", "devices", *plan_options(), *own]
-            of_file = " of a file" if model in setup.files else ""
+            of_file = " for a program from a file" if model in setup.files else ""
             raise DistIRError(
                 f"there is no setting {name!r}{of_file}; "
                 f"{did_you_mean(name, known)}".rstrip("; ")

@@ -89,7 +89,7 @@ def test_the_command_line_opens_the_page_at_its_settings():
         ("model=gpt&size=9B", "gpt has no size '9B'; choose from 124M"),
         ("model=gpt&experts=2", "there is no setting 'experts'"),
         ("model=gpt&training=yes", "training is on or off, not 'yes'"),
-        ("size=124M", "there is no setting 'size' of a file"),
+        ("size=124M", "there is no setting 'size' for a program from a file"),
         ("schedule_file=/etc/passwd", "there is no setting 'schedule_file'"),
         ("profile=/etc/passwd", "there is no setting 'profile'"),
         ("json=/tmp/out.json", "there is no setting 'json'"),
