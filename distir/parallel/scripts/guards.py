@@ -52,8 +52,8 @@ def check_conversion(
 @cache
 def refuse_assigned_data() -> None:
     """
-    Makes `parameter.data = value` raise a DistIRError, in this process, for parameters of
-    parallel modules. PyTorch's DTensor would keep its old values, without an error.
+    Makes `parameter.data = value` raise a DistIRError, in this process, for parameters
+    of parallel modules. Otherwise PyTorch's DTensor would silently keep its old values.
     """
     data: Any = torch.Tensor.data
 

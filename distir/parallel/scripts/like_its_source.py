@@ -89,8 +89,8 @@ class LikeItsSource(Sealed):
     @property
     def _torchdynamo_orig_callable(self) -> Any:
         """
-        The attribute that `torch.compile` reads of a module that it is given. Reading it
-        raises DistIRError.
+        The attribute that `torch.compile` reads from the module that it is to compile.
+        Reading the attribute raises DistIRError.
         """
         return self.compile()
 
@@ -141,6 +141,6 @@ class LikeItsSource(Sealed):
     def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
         """
         The attribute that DistributedDataParallel reads before it wraps a module.
-        Reading it raises DistIRError.
+        Reading the attribute raises DistIRError.
         """
         raise DistIRError(FOREIGN.format(who="DistributedDataParallel"))

@@ -91,7 +91,7 @@ _GIVEN = WeakIdKeyDictionary()
 
 
 def note_source(parameters: Iterable[torch.Tensor]) -> None:
-    """Notes `parameters` as those of a module that was parallelized."""
+    """Records that `parameters` belong to a module that was parallelized."""
     for each in parameters:
         _GIVEN[each] = None
 
@@ -100,9 +100,9 @@ def _refuse_given(
     optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
     """
-    Raises DistIRError if a step would train nothing, because the optimizer was made of the
-    parameters that the module had before it was parallelized. A step with a closure, which
-    computes the gradients, is not checked.
+    Raises DistIRError if a step would train nothing, because the optimizer was made
+    with parameters of the source module and not of the parallel module. A step with a
+    closure is not checked, because the closure computes the gradients.
     """
     groups = optimizer.param_groups
     if any(p.grad is not None for group in groups for p in group["params"]):
@@ -120,7 +120,7 @@ def _refuse_given(
 def owned(parameters: Iterable[torch.Tensor], *, of_pipeline: bool) -> None:
     """
     Marks `parameters` as parameters of a parallel module. `of_pipeline` tells whether
-    other ranks have other parameters.
+    ranks have different parameters.
     """
     for each in parameters:
         each._distir_pipeline = of_pipeline  # pyright: ignore[reportAttributeAccessIssue]

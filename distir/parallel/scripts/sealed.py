@@ -75,8 +75,9 @@ class Sealed(nn.Module):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """
-        Returns the state for `copy`, which asks with protocol 4. Raises DistIRError for
-        `torch.save` of the module: a file would hold one rank's parts and no program.
+        Returns the state of the module for `copy`, which uses protocol 4. Raises
+        DistIRError if `torch.save` writes the module, because the file would hold only
+        one rank's parts and no program.
         """
         if protocol != 4:
             raise DistIRError(
@@ -103,7 +104,7 @@ class Sealed(nn.Module):
 def seal(module: nn.Module, source: nn.Module) -> None:
     """
     Seals `module` and its parts. `source` has submodules of the same names. Attributes
-    must keep their values in `source`.
+    must keep the values that they have in `source`.
     """
     refuse_assigned_data()
     sources = dict(source.named_modules())

@@ -100,8 +100,8 @@ def copy_attributes(source: nn.Module, module: nn.Module) -> None:
 
 def constants_of(source: nn.Module) -> dict[str, Any]:
     """
-    Returns the attributes of `source` that its forward may read as constants, by name:
-    numbers, texts, flags, None and tensors.
+    Returns the attributes of `source` that its `forward` may read as constants, by
+    name: numbers, strings, booleans, None and tensors.
     """
     kinds = bool | int | float | str | torch.Tensor | None
     return {

@@ -11,10 +11,10 @@ from torch import nn
 
 class NamedTensors:
     """
-    Lists the parameters and buffers of one module by all of their names; a tied parameter
-    has several. PyTorch's way takes 0.2 ms for a hundred tensors in each step, so the list
-    is made again only if a tensor or a submodule was replaced, as
-    `torch.func.functional_call` does for a while.
+    The parameters and buffers of one module by all of their names; a tied parameter has
+    several names. Because PyTorch needs 0.2 ms to list a hundred tensors, the list is
+    kept, and made again only after a tensor or a submodule was replaced, for example
+    during a `torch.func.functional_call`.
     """
 
     def __init__(self) -> None:
@@ -22,11 +22,17 @@ class NamedTensors:
         self._places: list[tuple[Mapping[str, Any], str, Any]] = []
 
     def __deepcopy__(self, memo: object) -> NamedTensors:
-        """Returns an empty list, as the copy of the module has other tensors."""
+        """
+        Returns an object without a list, because the copy of the module has its own
+        tensors.
+        """
         return NamedTensors()
 
     def of(self, module: nn.Module) -> dict[str, torch.Tensor]:
-        """Returns the tensors that `module` has now. The caller must not change the list."""
+        """
+        Returns the present tensors of `module` by name. Callers must not change the
+        result.
+        """
         places = self._places
         if not places or any(held.get(name) is not x for held, name, x in places):
             self._tensors = {
@@ -38,7 +44,10 @@ class NamedTensors:
 
 
 def _places(module: nn.Module) -> list[tuple[Mapping[str, Any], str, Any]]:
-    """Returns where the module and its parts hold each parameter, buffer and submodule."""
+    """
+    Returns, for each parameter, buffer and submodule of the module and of its parts,
+    the table that holds it, its name there, and the object itself.
+    """
     return [
         (held, name, value)
         for part in module.modules()

@@ -29,10 +29,10 @@ def read(pool, table):
 def write(pool, new, table, first, in_place=False):
     """
     Returns `pool` with the tokens `new` (batch, heads, tokens, width) written to the
-    pages of their sequences. The first of each sequence's new tokens is its token
-    number `first`. With `in_place`, `pool` itself is overwritten. Tokens with a
-    negative number or without a page are left out. `pool` and `new` may lack the
-    dimension of widths.
+    pages of their sequences. `first` is, for each sequence, the number of its first new
+    token. With `in_place`, `pool` itself is overwritten. Tokens with a negative number
+    or without a page are left out. `pool` and `new` may both lack the dimension of
+    widths.
     """
     if pool.dtype.is_floating_point and pool.dtype.itemsize == 1:
         # Not all kernels of PyTorch take floats of 8 bits, but their bytes.

@@ -23,8 +23,8 @@ def group_quantized_linear(x, weight, scale, zero):
 def dequantize_groups(quantized, scale, zero):
     """
     Returns the numbers that weights of 4 bits stand for, in the type of `scale`.
-    `quantized` packs two of them into each byte; groups of them have a number in `scale`
-    and `zero`: (q - zero) * scale.
+    `quantized` packs two weights into each byte. Each group of weights has a scale and
+    a zero point: a weight q stands for `(q - zero) * scale`.
     """
     pairs = torch.stack((quantized & 15, quantized >> 4), dim=-1)
     groups = pairs.reshape(*scale.shape, -1).to(scale.dtype)
