@@ -143,8 +143,8 @@ class Corrections:
         """
         Returns the index of the candidate to measure next: the candidate with the
         largest expected improvement of the best throughput, multiplied by the
-        probability that it fits. Returns None if no candidate that may fit beats the
-        best one even in its optimistic estimate.
+        probability that the candidate fits into memory. Returns None if no candidate
+        that may fit beats the best one even in its optimistic estimate.
         """
         expected, spread = self._corrected()
         best = self.best

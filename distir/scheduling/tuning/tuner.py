@@ -142,8 +142,8 @@ class Tuner:
 
     def exhaustive(self, *, prune: bool = True) -> None:
         """
-        Simulates all points of the space. With `prune`, leaves out points that cannot
-        be the best by lower bounds. Raises DistIRError if the space is too large.
+        Simulates all points of the space. With `prune`, leaves out points that, by
+        lower bounds, cannot be the best. Raises DistIRError if the space is too large.
         """
         if self.space.most > MOST_POINTS:
             raise DistIRError(
@@ -185,9 +185,9 @@ class Tuner:
         predictions are corrected (`Corrections`) to choose the next point. The method
         ends when no point is expected to be better. Runs of earlier tunings count.
 
-        `seconds` is a function that measures the step times of programs, with None for
-        a program that runs out of memory. Raises DistIRError if the space is too large
-        or a program cannot be distributed.
+        `seconds` is a function that measures the step times of programs; an entry of
+        its result is None if the program runs out of memory. Raises DistIRError if the
+        space is too large or a program cannot be distributed.
         """
         self.exhaustive(prune=False)
         points = self.ranked
