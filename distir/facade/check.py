@@ -85,7 +85,7 @@ def check(
 def arrays_of(inputs: Mapping[str, Any] | str | Path | None) -> Arrays:
     """
     Returns NumPy arrays by name. `inputs` holds arrays or tensors by name, or is an
-    .npz file; The result is empty if `inputs` is None. Raises DistIRError if the file
+    .npz file. The result is empty if `inputs` is None. Raises DistIRError if the file
     cannot be read.
     """
     import numpy as np

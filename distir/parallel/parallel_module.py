@@ -63,8 +63,8 @@ class ParallelModule(GenerationMethods):
     Each rank must get part `data_rank` of `data_ranks` equal parts of the batch;
     `sampler` returns its samples. `normalisations` is the number of times that a step
     updates the statistics of batch normalisation. `check` compares the first step with
-    a step of the source module, and `check_padding` checks the first padded call; None:
-    no check.
+    a step of the source module, and `check_padding` checks the first padded call. None
+    stands for no check.
     """
 
     def __init__(
@@ -176,8 +176,8 @@ class ParallelModule(GenerationMethods):
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """
         Compiles the program of a training step for a global batch: the arguments of the
-        module and, with a loss, the labels. Every rank must call this. Raises
-        DistIRError on failure.
+        module and, with a loss, the labels. Every rank must call it. Raises DistIRError
+        if the program cannot be made.
         """
         given = self._given(self._program, args, kwargs)
         names = {id(tensor): name for name, tensor in given.items()}

@@ -371,9 +371,9 @@ class RankProgram:
 
     def start(self, values: Mapping[str, torch.Tensor]) -> Any:
         """
-        Runs the forward pass of a program for a loss of the caller, on this rank's
-        parts of all arguments except the gradients of results. Returns the call, an
-        object that `taken` and `resume` take.
+        Runs the forward pass of a program whose loss the caller computes, on this
+        rank's parts of all arguments except the gradients of results. Returns the call,
+        an object that `taken` and `resume` take.
         """
         arguments = [values.get(spec.name) for spec in self.arguments.values()]
         with self.running():

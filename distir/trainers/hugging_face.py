@@ -55,8 +55,8 @@ class TrainerMixin:
     global batch, which has `per_device_train_batch_size` samples for each of the
     `data_ranks` parts. Ranks that differ only in t or p get the same samples. A
     checkpoint holds the whole model, for `from_pretrained`. Its folder `distir` holds
-    the values and the optimizer's states in parts; `train` resumes from it, also under
-    another plan.
+    the values and the optimizer's states in parts; `train` resumes from the checkpoint,
+    also under a different plan.
 
     Raises DistIRError for training arguments that would have no effect on a parallel
     module.
