@@ -176,8 +176,8 @@ class ParallelModule(GenerationMethods):
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """
         Compiles the program of a training step for a global batch: the arguments of the
-        module and, with a loss, the labels. Every rank must call it. Raises DistIRError
-        if the program cannot be made.
+        module and, with a loss, the labels. Every rank must call this method. Raises
+        DistIRError if the program cannot be made.
         """
         given = self._given(self._program, args, kwargs)
         names = {id(tensor): name for name, tensor in given.items()}
