@@ -68,9 +68,10 @@ def _dive(graph: CostGraph, weight: float) -> bool:
 
 def _price(graph: CostGraph, node: int, weight: float) -> Costs:
     """
-    Returns the price of each alternative of a node. The price is the sum of its cost,
-    the least cost of each edge together with the neighbour there, and `weight` times
-    the share of memory that the alternative occupies.
+    Returns the price of each alternative of a node. The price is the sum of three
+    terms: the cost of the alternative; for each neighbour, the least cost of the edge
+    and the neighbour together; and `weight` times the share of memory that the
+    alternative occupies.
     """
     price = graph.costs[node].copy()
     for j, matrix in graph.near[node].items():
@@ -89,5 +90,7 @@ def _price(graph: CostGraph, node: int, weight: float) -> Costs:
 
 
 def _regret(price: Costs) -> float:
-    """Returns the difference between the second-lowest and the lowest price."""
+    """
+    Returns the difference between the second-lowest and the lowest price in `price`.
+    """
     return float(np.partition(price, 1)[1] - price.min()) if len(price) > 1 else 0.0

@@ -55,8 +55,9 @@ class _Decided:
     - `costs`: the cost of each history;
     - `choices[i]`: the alternative of node i in each history, for nodes with undecided
       neighbours;
-    - `records`: for each segment, the earlier history that each of its histories
-      continues, and the choices within the segment.
+    - `records`: for each segment, two facts about each of its histories: the history of
+      the previous segment that it continues, and the alternatives of the segment's
+      nodes.
     """
 
     costs: Costs
@@ -68,10 +69,10 @@ def solve_by_segments(
     graph: CostGraph, clock: Clock, segments: Segments
 ) -> SolverResult:
     """
-    Returns a good choice for a graph, without regard to memory. The graph loses its
-    nodes. If no segment-by-segment choice is possible, or segments are too large, the
-    whole graph is solved at once. In all other cases the bound of the result is no
-    bound for other choices.
+    Returns a good choice for a graph, without regard to memory. The nodes of `graph`
+    are removed. If no segment-by-segment choice is possible, or segments are too large,
+    the whole graph is solved at once. In all other cases the bound of the result is the
+    cost of the choice, although a cheaper choice may exist.
     """
     if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
@@ -203,8 +204,9 @@ def _ends(
     critical: frozenset[int],
 ) -> list[int]:
     """
-    Returns critical nodes of a segment that have undecided neighbours. Nodes are added
-    only as long as their alternatives have few combinations.
+    Returns those of the segment's nodes `nodes` that are critical and have undecided
+    neighbours (`waiting`). Nodes are added only as long as their alternatives have few
+    combinations.
     """
     found: list[int] = []
     combinations = 1

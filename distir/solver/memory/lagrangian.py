@@ -130,9 +130,9 @@ class Lagrangian:
 
     def go_on(self, other: Lagrangian) -> None:
         """
-        Starts from the choices that another search priced. Their costs and bytes are
-        known, so the multipliers start near the best ones. The bound of the other
-        search may not be valid and is not used.
+        Takes over the choices that the search `other` has priced. The costs and bytes
+        of these choices are known, so this search starts with multipliers near the best
+        ones. The bound of `other` may not be valid and is not used.
         """
         self.priced, self.points = other.priced, other.points
         self.highest, self.best = other.highest, other.best
@@ -306,8 +306,8 @@ class Lagrangian:
     def stagger(self, multipliers: Mapping[int, float]) -> list[Mapping[int, int]]:
         """
         Looks for choices with multipliers (prices of memory) that are raised for some
-        nodes only, just enough to fit into memory. Returns the choices that were known
-        before, including the choice with all multipliers raised.
+        of the nodes only, just enough to fit into memory. Returns all choices that were
+        priced before, including the choice with the multipliers of all nodes raised.
         """
         near = self.choices
         nodes = sorted(self.graph.pieces)
@@ -329,9 +329,9 @@ class Lagrangian:
     ) -> None:
         """
         Raises the multipliers (prices of memory) by the fraction `step` for the first
-        nodes of `nodes`, and lowers them for the others. A binary search finds the
-        smallest number of raised nodes for which the choice fits. The choice must fit
-        if all nodes are raised.
+        nodes of `nodes`, and lowers them by this fraction for the remaining nodes. A
+        binary search finds the smallest number of raised nodes for which the choice
+        fits into memory. The choice must fit if all nodes are raised.
         """
         least, most = 0, len(nodes)
         while most - least > 1 and not self.is_over:
@@ -346,7 +346,7 @@ class Lagrangian:
     def combine(self, chosen: Sequence[Mapping[int, int]], clock: Clock) -> bool:
         """
         Finds the best combination of the alternatives in the choices `chosen` and in
-        the best choice so far. Returns whether the time was sufficient.
+        the best choice so far. Returns whether the search was finished in time.
         """
         graph = self.graph
         before = self.best.objective
