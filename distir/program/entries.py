@@ -75,8 +75,8 @@ def one_entry(module: ModuleOp, name: str) -> ModuleOp:
 
 def _with_main(module: ModuleOp, name: str) -> ModuleOp:
     """
-    Returns a copy of a module in which the function `name` is `@main`. Another function
-    with this name is renamed.
+    Returns a copy of a module in which the function `name` is renamed to `@main`. If
+    another function is already named `@main`, that function gets a new name.
     """
     part = module.clone()
     taken = set(functions(part))

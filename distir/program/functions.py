@@ -44,9 +44,9 @@ def functions(module: ModuleOp) -> dict[str, FuncOp]:
 
 def entry_points(module: ModuleOp) -> dict[str, FuncOp]:
     """
-    Returns the entries of a program that has several, such as `prefill` and `decode`,
-    by the text of their attribute `dist.entry`. Empty for other programs. Raises
-    DistIRError if two functions are the same entry.
+    Returns the entries of a program with several entries, such as `prefill` and
+    `decode`, by the text of their attribute `dist.entry`. The result is empty if no
+    function has this attribute. Raises DistIRError if two functions have the same text.
     """
     found: dict[str, FuncOp] = {}
     for function in functions(module).values():
@@ -61,9 +61,10 @@ def entry_points(module: ModuleOp) -> dict[str, FuncOp]:
 
 def check_calls(module: ModuleOp) -> None:
     """
-    Raises DistIRError if the functions that the entry function reaches, or each of
-    several entries, are not straight-line code (`reachable_functions`). If the module
-    does not say which function is the entry, any public function may be chosen.
+    Raises DistIRError if the functions that the program reaches are not straight-line
+    code (`reachable_functions`). A program with several entries reaches the functions
+    of all its entries. Checks nothing if the module does not determine its entry
+    function, because a user may then choose any public function.
     """
     roots = list(entry_points(module).values())
     if not roots and (ENTRY in functions(module) or len(public_functions(module)) < 2):
@@ -74,8 +75,8 @@ def check_calls(module: ModuleOp) -> None:
 def entry_function(module: ModuleOp) -> FuncOp:
     """
     Returns the function `@main`, or the only public function of the module. Raises
-    DistIRError if there is no such function, if it does not have exactly one block, or if the
-    program has several entries (`distir.program.entries`).
+    DistIRError if there is no such function, if the function does not have exactly one
+    block, or if the program has several entries (`distir.program.entries`).
     """
     found = functions(module)
     several = entry_points(module)
@@ -197,8 +198,9 @@ def _calls(function: FuncOp) -> Iterator[CallOp]:
 
 def check_body(op: Operation) -> None:
     """
-    Raises DistIRError if the body of `op` computes tensors or uses values from outside,
-    as loops do. A body on single numbers, as in `linalg.generic`, is allowed.
+    Raises DistIRError if the body of `op` computes tensors or uses values from outside
+    of the body, as loops do. A body on single numbers, as in `linalg.generic`, is
+    allowed.
     """
     inside = {value for region in op.regions for value in _values_in(region)}
     for region in op.regions:
@@ -250,7 +252,7 @@ def unique_name(module: ModuleOp, name: str) -> str:
 def return_op(function: FuncOp) -> ReturnOp:
     """
     Returns the return op of a function. Raises DistIRError if the function does not end
-    in one.
+    in a return op.
     """
     last = function.body.block.last_op
     if not isinstance(last, ReturnOp):

@@ -65,8 +65,8 @@ _PLAIN_DIM = re.compile(r"\(([^()]*)\)|([^\s()]+)")
 
 class UnfitShapesError(ValueError):
     """
-    The error that shapes do not fit a rule's text, or do not determine its lengths and
-    sizes.
+    The error that shapes do not fit the text of a rule. Also the error that the shapes
+    do not determine the sizes of all factors, or the number of dimensions of a `*name`.
     """
 
 
@@ -248,9 +248,9 @@ def rule_from(text: str) -> RuleFunction:
 
 def _one_for_each(groups: tuple[Group, ...], count: int) -> tuple[Group, ...]:
     """
-    Puts each shape into a separate group if the text has as many tensors (`count`) as
-    there are shapes, but not as many as there are groups. Otherwise returns `groups`. A
-    group holds the shapes of one variadic operand or result.
+    Returns the shapes in one group per shape if the text has as many tensors (`count`)
+    as there are shapes, but not as many as there are groups. Otherwise returns
+    `groups`. A group holds the shapes of one variadic operand or result.
     """
     shapes = [shape for group in groups for shape in group]
     if len(groups) != count and len(shapes) == count:
@@ -260,8 +260,8 @@ def _one_for_each(groups: tuple[Group, ...], count: int) -> tuple[Group, ...]:
 
 def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None:
     """
-    Returns the shapes of each operand and of each result in the op's definition, or
-    None if a shape is unknown.
+    Returns two tuples of groups of shapes: one group for each operand, and one for each
+    result, in the op's definition. The result is None if any shape is unknown.
     """
     values = (*op.operands, *op.results)
     for value in values:
@@ -329,7 +329,7 @@ def rule_for_shapes(
     given shapes. `attributes` holds the values of the attributes that the text names.
 
     Raises UnfitShapesError if the shapes do not fit the text, or do not determine the
-    lengths of runs and the sizes of factors.
+    number of dimensions of each `*name` and the sizes of factors.
     """
     known, pattern = dict(attributes), parsed(text)
     given = [(i, s) for i, group in enumerate(operands) for s in group]

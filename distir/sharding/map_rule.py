@@ -26,8 +26,8 @@ def loop_sizes(
     types: Sequence[Attribute], maps: Sequence[AffineMap]
 ) -> tuple[int, ...]:
     """
-    Returns the number of iterations of each loop, taken from the dimensions that only
-    this loop indexes. The number is 1 for a loop without such a dimension.
+    Returns the number of iterations of each loop, read from a dimension that no other
+    loop indexes. The number is 1 for a loop without such a dimension.
     """
     found = [1] * (maps[0].num_dims if maps else 0)
     for type_, indices in zip(types, maps, strict=True):
@@ -39,7 +39,10 @@ def loop_sizes(
 
 
 def loops_in_expressions(maps: Sequence[AffineMap]) -> frozenset[int]:
-    """Returns the loops that occur in an index expression with other terms."""
+    """
+    Returns the loops whose index occurs in an expression together with other terms,
+    such as `d0 + d1`.
+    """
     return frozenset(
         used
         for indices in maps

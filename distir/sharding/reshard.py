@@ -4,7 +4,7 @@ Finds the cheapest way from one layout to another.
 `plan_reshard` searches chains of collectives, each over one mesh axis, for the chain
 that moves the fewest bytes per device; an all-to-all may move several axes. It then
 merges neighbouring steps of one kind into one collective over several axes. `partition`
-uses it to expand `dist.reshard`, and searches use it to price a reshard.
+calls `plan_reshard` to expand `dist.reshard`, and searches call it to price a reshard.
 """
 
 from __future__ import annotations

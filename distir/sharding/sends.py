@@ -70,7 +70,8 @@ def check_send(before: Layout, source: Mesh, after: Layout, target: Mesh) -> Non
     """
     Raises DistIRError if a send is not supported. A send between meshes with the same
     axes must keep the layout. A send to another mesh must not change the reduction of a
-    partial value, or need more terms than there are (except for sums).
+    partial value. Unless the reduction is a sum, the layout `after` must not need more
+    terms than the layout `before` has.
     """
     if source.axes == target.axes and not keeps_coordinates(
         before, source, after, target
@@ -98,7 +99,7 @@ def plan_send(
     Each device receives every element of its part once, from a device that holds it.
     Devices that hold the same elements take turns as senders. The terms of a partial
     value are distributed to the devices that need a term; a device without a term holds
-    zeros. Raises DistIRError if `check_send` does.
+    zeros. Raises DistIRError if `check_send` refuses the send.
     """
     if keeps_coordinates(before, source, after, target):
         whole = tuple((0, size) for size in local_shape(shape, before, source))
@@ -217,7 +218,10 @@ def _partial_axes(layout: Layout, mesh: Mesh) -> list[tuple[str, int]]:
 
 
 def _terms(layout: Layout, mesh: Mesh) -> int:
-    """Returns the number of terms into which a partial value is divided."""
+    """
+    Returns the number of terms of a value with the layout `layout`, which is 1 if the
+    value is not partial.
+    """
     return prod(size for _, size in _partial_axes(layout, mesh))
 
 

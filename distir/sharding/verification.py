@@ -92,7 +92,8 @@ class DistributionVerifier:
     def is_right_on(self, known: Mapping[str, Mesh]) -> bool:
         """
         Whether a program that passed the check also passes with the meshes `known`,
-        which have other axis sizes. Covers only the facts that depend on these sizes.
+        which differ from the program's meshes in the sizes of their axes. Covers only
+        the facts that depend on these sizes.
         """
         self.meshes = known
         for type_ in self._right.values():

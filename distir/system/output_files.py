@@ -18,8 +18,8 @@ from typing import TextIO
 @contextmanager
 def errors_name(path: Path) -> Generator[None]:
     """
-    Returns a context manager that adds `path` to each OSError that names no file, such
-    as the error of a full disk.
+    Returns a context manager that adds `path` to each OSError raised in its block that
+    names no file, such as the error of a full disk.
     """
     try:
         yield

@@ -389,7 +389,7 @@ class ProgramParser(LocationParser):
         return dict(self._known_properties[text])
 
     def parse_optional_function_type(self) -> FunctionType | None:
-        """Parses the type of a function. Returns None if the next token is no `(`."""
+        """Parses the type of a function. Returns None if the next token is not `(`."""
         match = _FUNCTION_TYPE.match(self._content, self.pos)
         if match is None:
             return super().parse_optional_function_type()
@@ -406,8 +406,9 @@ class ProgramParser(LocationParser):
 
 def _strings(text: str) -> dict[str, Attribute] | None:
     """
-    Returns the attributes in braces that `text` holds if all are strings without
-    escapes. Returns None for other texts, and if two attributes have one name.
+    Returns the attributes in the text `text`, which includes the braces, if all
+    attributes are strings without escapes. Returns None for any other text, and if two
+    attributes have the same name.
     """
     if _STRINGS.fullmatch(text) is None:
         return None

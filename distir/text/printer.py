@@ -129,7 +129,7 @@ class ProgramPrinter(NumberPrinter):
 
 def _types(module: ModuleOp) -> list[Attribute]:
     """
-    Returns the types of all values. A type occurs once for every place where it is
+    Returns the types of all values. A type occurs once for every time that it is
     printed.
     """
     found: list[Attribute] = []

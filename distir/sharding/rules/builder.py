@@ -189,12 +189,12 @@ class RuleBuilder:
         - `inputs`: the dimensions of operands by schema position; an operand without an
           entry is needed whole;
         - `results`: the dimensions of the results;
-        - `linear`: groups of schema positions through which partial values pass, if one of
-          `reductions` completes them;
+        - `linear`: groups of schema positions through which partial values pass, if one
+          of `reductions` completes them;
         - `decomposed`: dimensions that only the op's decomposition can split;
         - `reduced`: for each result, the parallel dimensions over which it is a sum;
         - `flops`: floating-point operations of the whole op; `recomputed`: the part of
-          these operations that computes the work of the forward again.
+          these operations that repeats work of the forward pass.
         """
         known = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
         op = self.op
