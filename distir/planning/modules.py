@@ -180,9 +180,9 @@ class ProgramModules:
     def parameters(self, scope: str) -> dict[int, str]:
         """
         Returns the parameters that the module `scope` uses: for each argument index,
-        the parameter's name within the module. This is the part of the full name after
-        the module's path. If the parameter belongs to another module, it is the last
-        part of its full name.
+        the parameter's name within the module. This name is the part of the full name
+        after the module's path. If the parameter belongs to another module, the name is
+        the last part of the full name.
         """
         found: dict[int, str] = {}
         for scoped in self.within(scope):
@@ -197,8 +197,9 @@ class ProgramModules:
 
     def parameters_called(self, pattern: str, scope: str) -> list[int]:
         """
-        Returns the argument indices of the parameters that the module `scope` uses and
-        that have a name within the module that matches `pattern`.
+        Returns the argument indices of the parameters that the module `scope` uses.
+        Only parameters are returned that have a name within the module that matches
+        `pattern`.
         """
         own = self.parameters(scope)
         return [i for i, name in own.items() if matches(pattern, name)]

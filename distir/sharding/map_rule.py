@@ -26,8 +26,8 @@ def loop_sizes(
     types: Sequence[Attribute], maps: Sequence[AffineMap]
 ) -> tuple[int, ...]:
     """
-    Returns the number of iterations of each loop, read from a dimension that no other
-    loop indexes. The number is 1 for a loop without such a dimension.
+    Returns the number of iterations of each loop, read from a dimension whose index is
+    this loop alone. The number is 1 for a loop without such a dimension.
     """
     found = [1] * (maps[0].num_dims if maps else 0)
     for type_, indices in zip(types, maps, strict=True):

@@ -84,18 +84,19 @@ def auto_search(
     Prepares a search for the best plan on a cluster. `modules` are the sequential
     programs, one per batch size; the search chooses one of them.
 
-    - `options`: the allowed values of options; an empty one may have any value;
+    - `options`: the allowed values of options; an option without values may have any
+      value;
     - `requests`: the user's requests for layouts of arguments;
     - `degrees`: if given, the only degrees (d, t, p) that are tried;
     - `time_limit`: in seconds. The layouts of one plan are searched for at most a
-      quarter of it; without a limit, solving takes at most 20 s per plan;
+      quarter of this time; without a limit, solving takes at most 20 s per plan;
     - `on_progress`: a function that is called after each round;
     - `on_forecast`: a function that is called once, when the duration of the search can
       be estimated;
     - `on_best`: a function that is called when a plan turns out to be the best so far.
 
-    Raises DistIRError if the options contradict each other, the programs or the
-    cluster.
+    Raises DistIRError if options contradict each other, or do not suit the programs or
+    the cluster.
     """
     clock = Clock(time_limit and SEARCHING * time_limit)
     options = options or SearchOptions()
@@ -171,26 +172,28 @@ class AutoSearch(PlanSearch):
     The first round judges the grid, and searched layouts on each mesh of all devices.
     If the model is too large for one device, plans that need little memory, and their
     neighbours, come before. Each further round judges neighbours of three kinds of
-    plans: the fastest plans that fit, unless they are far slower than the best one
+    plans: the fastest plans that fit, unless they are far slower than the best plan
     (`leaders`); the fastest plans that do not fit but would be faster; and, while
     nothing fits, the plans that need the least memory.
 
-    In a round, the neighbours that most likely fit and are fast come first. The effects
-    of the same changes on other plans tell which these are (`Effects`). Refinements
-    (overlap, searched stages) take several times as long to judge and gain a few per
-    cent, so they wait until their plan is among the best. If a neighbour is better than
-    all plans before, the round ends, and the next one starts with its neighbours.
+    In a round, the neighbours that most likely fit and are fast come first. This is
+    estimated from the effects that the same changes had on other plans (`Effects`).
+    Refinements (overlap, searched stages) take several times as long to judge and gain
+    a few per cent, so a plan is refined only when it is among the best. If a neighbour
+    is better than all plans before, the round ends, and the next round starts with the
+    neighbours of this plan.
 
-    Plans without layouts that fit are tried with more micro-batches: at the end, or,
-    while nothing fits, first in each round, two at a time. A plan is not judged if
-    lower bounds show that it does not fit or is not faster than the best one.
+    If no layouts of a plan fit, the plan is tried with more micro-batches. This happens
+    at the end of the search or, while no plan fits, for two such plans at the start of
+    each round. A plan is not judged if lower bounds show that it does not fit or is not
+    faster than the best plan.
 
     - `results`: the judged plans. Plans with a result before the search are not judged
       again;
     - `pruned`: the number of plans that a bound ruled out;
     - `finished`: whether the search ended without the user or a time limit;
-    - `interrupted`: whether the user ended it;
-    - `is_running`: whether it is under way.
+    - `interrupted`: whether the user ended the search;
+    - `is_running`: whether the search is under way.
 
     When the clock stops, the search ends, and evaluations under way are dropped. If no
     possible plan is known by then, the search waits for the first one.
@@ -301,8 +304,9 @@ class AutoSearch(PlanSearch):
         Returns the plans that are judged before the first round if a training step is
         too large for one device; else an empty list. First come the plans that most
         surely fit; they are judged until one fits, so that even a short search has a
-        plan. Then come a few plans that need little memory and are faster. Their
-        neighbours are a better start than the first round, most of which would not fit.
+        plan. Then come a few plans that need little memory and are faster. The
+        neighbours of these plans are a better start than the plans of the first round,
+        most of which would not fit.
         """
         large = [
             batch

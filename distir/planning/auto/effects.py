@@ -25,8 +25,9 @@ class Effects:
     made one plan faster most likely makes other plans faster too, so the search tries
     this change first.
 
-    The effect of a change is a pair of ratios after / before: one of times, one of
-    bytes. The ratios come from the last two judged plans that differ in this change.
+    The effect of a change is a pair of ratios after / before, one of times and one of
+    bytes. The ratios come from the two plans that were judged most recently among the
+    plans that differ in this change.
     """
 
     _ratios: dict[Hashable, tuple[float, float]] = field(

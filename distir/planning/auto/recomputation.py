@@ -40,13 +40,13 @@ def partly_recomputed(
     bounds: Mapping[int, Bounds],
 ) -> list[Plan]:
     """
-    Returns plans in which some layers have one checkpoint policy and the others another
-    policy, most promising first. Each returned plan lies between two judged plans that
-    differ only in their policy. One of the two does not fit (or memory decided its
-    layouts); the other recomputes more and fits.
+    Returns plans in which some layers have one checkpoint policy and all remaining
+    layers another policy, most promising first. Each returned plan lies between two
+    judged plans that differ only in their policy. One of the two does not fit (or
+    memory decided its layouts). The other one recomputes more and fits.
 
     - `results`: the plans judged so far;
-    - `policies`: the policies that layers may have, the one that recomputes least
+    - `policies`: the policies that layers may have, the policy that recomputes least
       first;
     - `bounds`: lower bounds of plans, by batch size.
 

@@ -177,9 +177,10 @@ class AutoSpace:
     ) -> list[GridPlan]:
         """
         Returns one plan for each way in which the grid divides the program, if
-        `may_fit` returns True for it. The plan recomputes as much as is allowed, has
-        ZeRO stage `zero`, and has as many micro-batches as possible. Plans that keep
-        optimizer states in the host's memory are returned only if no other plans fit.
+        `may_fit` returns True for the plan. The plan recomputes as much as is allowed,
+        has ZeRO stage `zero`, and has as many micro-batches as possible. Plans that
+        keep optimizer states in the host's memory are returned only if no other plan of
+        the grid fits.
         """
         if not self.trains or self.own_axes:
             return []
@@ -498,8 +499,8 @@ def _halved(batches: Sequence[int]) -> list[int]:
 
 def with_micro_batches(plan: Plan, k: int) -> Plan:
     """
-    Returns `plan` with `k` micro-batches. With a single one, the option `no_sync` is
-    turned off, as there is nothing to sum.
+    Returns `plan` with `k` micro-batches. If `k` is 1, the option `no_sync` is turned
+    off, because there are no gradients to sum.
     """
     if k == 1 and isinstance(plan, GridPlan):
         plan = replace(plan, no_sync=False)

@@ -283,8 +283,8 @@ class AxisOp:
     def exchanged(self, strategy: AxisStrategy) -> float:
         """
         Returns the cost of the communication inside the ops of the decomposition that
-        `strategy` uses. Returns 0 without a decomposition: the user then wrote an op
-        that communicates, and has no choice to pay for.
+        `strategy` uses, or 0 if it uses none. An op that communicates by itself is then
+        written by the user, so its communication is not a choice of the planner.
         """
         (option,) = strategy.options
         if not strategy.parts or not isinstance(option, SplitFactor):
@@ -407,9 +407,10 @@ class AxisOp:
 
     def fitting(self, index: int, placement: Placement) -> Placement | None:
         """
-        Returns the split of operand `index` that corresponds to `placement` of the same
-        value in another place. The axes planned before this one may split the value
-        differently in the two places. Returns None if the sizes do not allow the split.
+        Returns the split of operand `index` that corresponds to `placement`, a split of
+        the same value where it is computed or used elsewhere. The axes planned before
+        this one may split the value differently there. Returns None if the sizes do not
+        allow the split.
         """
         key = (index, placement)
         if key not in self._fitting:

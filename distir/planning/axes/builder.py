@@ -212,8 +212,9 @@ class AxisGraphBuilder:
     ) -> None:
         """
         Connects a value with its uses by ops and calls. `returns` are the indices of
-        the function's results that are this value; it is added to `results` at these
-        indices. `late` says whether its partial sums are reduced late.
+        the function's results that are this value; the port of the value is added to
+        `results` at these indices. `late` says whether the value's partial sums are
+        reduced late.
         """
         port, count = self._port(body, value), body.count
         source = reached.sources.get(value, "activation")
@@ -253,8 +254,8 @@ class AxisGraphBuilder:
     ) -> ValueNode | None:
         """
         Returns the node that chooses the placements in which a value is kept for all
-        its uses. Returns None if the value can be kept only whole and uncut, so that
-        there is nothing to choose.
+        its uses. Returns None if there is nothing to choose, because the value can be
+        kept only whole and uncut.
         """
         available: dict[tuple[Available, Cut | None], float] = {}
         for (have,) in dict.fromkeys(availability_of(port)):

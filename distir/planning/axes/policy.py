@@ -35,8 +35,8 @@ class AxisPolicy:
     - `split_parameters`: whether parameters, and values computed from parameters and
       constants only, may start a split. On a data axis, only a split input, label or
       annotated parameter may start a split;
-    - `is_forward`: whether the program is the forward of a training step. The backward
-      will follow the layouts of the parameters;
+    - `is_forward`: whether the program is the forward pass of a training step. The
+      backward pass will follow the layouts of the parameters;
     - `leaves_split`: whether results may leave the program split at no cost. Otherwise
       the plan pays for gathering the results that the axis splits.
     """
@@ -135,9 +135,9 @@ class AxisPolicy:
     def asked_rows(self, op: Operation) -> Placement | None:
         """
         Returns the placement that a `dist.constrain` op requests on this axis for the
-        rows of `op`, a product of experts. The product works on the rows where they
-        are: tokens are sent to experts, and experts are never sent to tokens. Returns
-        None for other ops.
+        rows of `op`, a product of experts. The product works on the rows where the
+        request puts them: tokens are sent to experts, and experts are never sent to
+        tokens. Returns None if `op` is not such a product or no request exists.
         """
         if not isinstance(op, GroupedOp):
             return None

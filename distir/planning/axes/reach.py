@@ -47,8 +47,8 @@ A = TypeVar("A", bound=Alternative, covariant=True)
 
 class Alternatives(tuple[A, ...]):
     """
-    The alternatives of ops that are equal: one tuple that all these ops share. Two
-    objects are compared by identity, because hashing their contents is slow.
+    The alternatives of an op, as one tuple that all equal ops share. Two objects are
+    compared by identity, because hashing their contents is slow.
     """
 
     __slots__ = ()

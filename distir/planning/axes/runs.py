@@ -6,7 +6,7 @@ Every op can split its factors contiguously, which means with the longest runs. 
 split may cut a dimension of an operand or result into shorter runs, for example the
 heads in a fused matrix for query, key and value. The ops before and after may be able
 to work with the same runs without communication. The search therefore tries this run
-length for them too, also across calls.
+length for the ops before and after too, also across calls.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ class RunLengths:
 
     def _follow(self, value: SSAValue, split: SplitPlacement) -> None:
         """
-        Tells the op that computes `value` about `split`, a block-cyclic split. Unless
-        `backwards`, also tells the ops that use `value`.
+        Passes `split`, a block-cyclic split of `value`, on to the op that computes
+        `value`. Unless `backwards` is set, also passes the split on to the ops that use
+        `value`.
         """
         for use in () if self.backwards else value.uses:
             op = use.operation

@@ -162,8 +162,8 @@ class ShardingPlan:
     @cached_property
     def _parameters(self) -> list[tuple[float, frozenset[str]]]:
         """
-        Returns the bytes of each parameter, and the axes over which its request splits
-        it.
+        Returns a pair for each parameter: its bytes, and the axes over which the
+        request for this parameter splits it.
         """
         whole = Layout(self.mesh.name)
         arguments, roles = self.entry.body.block.args, argument_roles(self.entry)
@@ -204,7 +204,7 @@ class ShardingPlan:
 
         - `free_parameters`: whether parameters without a request may be split in any
           way;
-        - `is_forward`: whether the program is the forward of a training step;
+        - `is_forward`: whether the program is the forward pass of a training step;
         - `leaves_split`: whether results may leave the program split at no cost.
 
         If the plan uses a decomposition that leaves the op's own result partial, ops

@@ -107,10 +107,10 @@ class OpStrategies:
         requested: Iterable[frozenset[SplitPlacement]],
     ) -> list[OpAlternative]:
         """
-        Returns the alternatives of the op; the first one works on replicated values.
-        `operands` are the facts about its operands. `hints` holds, for each result, the
-        splits that later ops could use without communication; `requested` holds the
-        splits that the program requests.
+        Returns the alternatives of the op; the first alternative works on replicated
+        values. `operands` are the facts about the op's operands. `hints` and
+        `requested` have an entry for each result: the splits that later ops could use
+        without communication, and the splits that the program requests.
         """
         if isinstance(self.op, ConstrainOp):
             return self._constrained(self.op, operands[0])

@@ -36,8 +36,8 @@ from distir.transforms.resharding import op_of_step
 class SimulatedCosts(CostModel):
     """
     The cost model of a mesh on a cluster. A cost is in seconds of the slowest device.
-    The cost functions of the simulator compute it, for ops and for the collectives that
-    `lower-reshard` makes. `profiles` hold measured speeds of devices.
+    The cost functions of the simulator compute the costs of ops, and the costs of the
+    collectives that `lower-reshard` makes. `profiles` hold measured speeds of devices.
     """
 
     def __init__(

@@ -180,10 +180,10 @@ def check_experts(options: DistributionOptions) -> None:
 
 def may_gather_first(options: DistributionOptions) -> bool:
     """
-    Whether ZeRO's stages 1 and 2 may gather updated parameters in front of the next
-    step's forward, to overlap with it, instead of behind the update. With several
-    micro-batches this is not allowed, because each of them would gather all parameters
-    again.
+    Whether ZeRO's stages 1 and 2 may gather updated parameters at the start of the next
+    step, where the forward pass can overlap the communication, instead of right after
+    the update. With several micro-batches this is not allowed, because each micro-batch
+    would gather all parameters again.
     """
     early = options.overlap and "params" in (options.overlapped or KINDS)
     return early and options.zero in (1, 2) and not options.is_pipelined
@@ -200,7 +200,7 @@ def choose_layouts(
     Adds a mesh to a sequential program, chooses layouts on the mesh, and writes them as
     annotations. This is the first part of `distribute`. Arguments in `chosen` keep the
     layouts and stages that were chosen for another program. With `gather_first`,
-    parameters are gathered in front of the next forward where `may_gather_first` allows
+    parameters are gathered before the next forward pass where `may_gather_first` allows
     it. Raises DistIRError for options that contradict each other or do not suit the
     program.
     """
@@ -266,7 +266,7 @@ def solve_layouts(
     """
     Splits the tensors that the ZeRO stage splits, and solves for the layouts of all
     values. The program must have the requests of `request_layouts`. With
-    `gather_first`, parameters are gathered in front of the next forward where
+    `gather_first`, parameters are gathered before the next forward pass where
     `may_gather_first` allows it.
     """
     mesh = only_mesh(module)

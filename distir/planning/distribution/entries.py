@@ -42,8 +42,8 @@ class Chosen:
     """
     The choices for one program that other programs with the same arguments follow, such
     as the other entries. `layouts` are the layouts of arguments, on any mesh with the
-    same axes; `stages` are the pipeline stages of arguments. The other program's own
-    options decide about the `free` axes.
+    same axes; `stages` are the pipeline stages of arguments. For the axes `free`, a
+    program that follows these choices decides by its own options.
     """
 
     layouts: StoredLayouts

@@ -131,7 +131,9 @@ def split_experts(
 
 
 def _split(mesh: Mesh, axes: Sequence[str], dim: int, rank: int) -> Layout:
-    """Returns a layout that splits dimension `dim` of `rank` over `axes`."""
+    """
+    Returns a layout of a tensor of rank `rank` that splits dimension `dim` over `axes`.
+    """
     return Layout(mesh.name).with_dim(dim, tuple(map(Shard, axes)), rank)
 
 
@@ -222,7 +224,7 @@ def _of_tokens(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> Layout:
     """
     Returns the layout of rows of experts, [shards, groups, places, width]. The groups
     are split over `axes` in the same way as the tokens of activations: over the axes of
-    the batch, and within each sample over the other axes.
+    the batch, and within each sample over the remaining axes.
     """
     function = entry_function(module)
     samples, before = 1, Layout(mesh.name)
@@ -300,10 +302,10 @@ def _send_tokens(
     op: Operation, matrices: int, factor: int, mesh: Mesh, axes: Sequence[str]
 ) -> None:
     """
-    Requests that the other operands of a product are distributed like the experts.
-    Tokens are then sent to experts, and experts are never sent to tokens. Operand
-    `matrices` of `op` holds the experts' matrices, and `factor` is the factor of the
-    op's rule that numbers the experts.
+    Requests that all operands of a product, except the experts' matrices, are
+    distributed like the experts. Tokens are then sent to experts, and experts are never
+    sent to tokens. Operand `matrices` of `op` holds the experts' matrices, and `factor`
+    is the factor of the op's rule that numbers the experts.
     """
     rule = rule_for(op)
     for i in range(len(op.operands)):

@@ -75,7 +75,9 @@ def overlap_communication(
         Tries a combination of overlaps, and keeps the program if it is the best so far.
         Returns whether it is. `some` are the kinds of communication that overlap. With
         `hoist`, gathers move out of functions. With several `pieces`, products are
-        computed in pieces; `gathered` includes products of gathered rows.
+        computed in pieces; `gathered` includes products of gathered rows. With
+        `paired`, forward and backward passes of a pipeline are computed beside each
+        other.
         """
         nonlocal best, chosen, after, hoisted
         copy = _overlapped(
@@ -157,9 +159,10 @@ def _overlapped(
     Returns a copy of a program in which communication of the kinds `kinds` overlaps
     computation. Parameters are gathered `ahead` uses early. With `hoist`, gathers move
     out of functions. With several `pieces`, products are computed in pieces; `gathered`
-    says whether this includes products of gathered rows. With `paired`, forwards and
-    backwards of a pipeline with all-to-alls are computed beside each other. Returns
-    None if there are no gathers to move, no products to cut, or no calls to join.
+    says whether this includes products of gathered rows. With `paired`, forward and
+    backward passes of a pipeline with all-to-alls are computed beside each other.
+    Returns None if there are no gathers to move, no products to cut, or no calls to
+    join.
     """
     copy = module.clone()
     write_kinds(copy)

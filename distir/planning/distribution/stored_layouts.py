@@ -87,7 +87,8 @@ def left_whole_notes(
 ) -> list[str]:
     """
     Returns notes for the tensors `names`, which the axes cannot split. If there are
-    many, one note names the first ones and the number of the others.
+    many tensors, one note names the first ones and gives the number of the remaining
+    ones.
     """
     what = f"{axes_text(axes, mesh)} divides none of"
     if len(names) <= _NAMED:

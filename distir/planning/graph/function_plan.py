@@ -46,7 +46,8 @@ class FunctionPlan(Generic[Sharding]):
 
 class Caller(Protocol):
     """
-    Data about one function that has the same kind of data about each callee in `calls`.
+    A record of one function. `calls` holds a record of the same type for the callee of
+    each call.
     """
 
     @property

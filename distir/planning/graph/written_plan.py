@@ -40,7 +40,10 @@ class PlannedOp(NamedTuple):
 
 
 class PlannedCall(NamedTuple):
-    """A call. `callee` is the index of its callee among the functions of the plan."""
+    """
+    A call in a written plan. `callee` is the index of the called function among the
+    functions of the plan.
+    """
 
     callee: int
 

@@ -118,8 +118,8 @@ class Bounds:
     @property
     def seconds(self) -> float:
         """
-        A lower bound of the seconds of every plan: the time if all devices computed all
-        the time, at their peak speed.
+        A lower bound of the seconds of every plan: the time of a step in which all
+        devices compute at their peak speed without a pause.
         """
         return min(self.seconds_at_peak.values()) / self.devices
 

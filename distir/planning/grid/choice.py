@@ -198,10 +198,10 @@ class ChosenProgram:
     """
     A program with the layouts that were chosen for a plan.
 
-    - `stages`: the compiled functions that the pipelines of this program share with
-      those of other programs; all use the same `profiles`;
-    - `layer_ranks`: for each schedule used so far, by its name and chunks, the rank of each
-      layer. A layer is a call in the forward.
+    - `stages`: the compiled functions that the pipelines of this program share with the
+      pipelines of other programs; all of these pipelines use the same `profiles`;
+    - `layer_ranks`: for each schedule used so far, by its name and chunks, the rank of
+      each layer. A layer is a call in the forward pass.
     """
 
     def __init__(

@@ -228,8 +228,8 @@ def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[
 
 def _kin(plan: Plan) -> tuple[Any, ...]:
     """
-    Returns a sort key that makes plans neighbours if they share most work. The key
-    ignores the number of micro-batches.
+    Returns a sort key that makes plans neighbours if they share most of their work. The
+    key ignores the number of micro-batches.
     """
     batch, *rest = plan.shared
     return *rest, batch

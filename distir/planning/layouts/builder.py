@@ -197,7 +197,7 @@ class GraphBuilder:
     def build(self, axes: int, before: Before | None = None) -> LayoutBody:
         """
         Builds the graph of choices for the first `axes` mesh axes. The graph covers the
-        entry function and all calls in it. The decisions in `before` stay as they are.
+        entry function and all calls in it. The decisions in `before` are not changed.
         """
         graph = ReshardGraph(self.cost_model, self.clock)
         self.building = replace(
@@ -207,7 +207,7 @@ class GraphBuilder:
 
     @property
     def graph(self) -> ReshardGraph:
-        """The graph that was built last."""
+        """The graph of the most recent `build`."""
         return self.building.graph
 
     def is_sum(self, port: LayoutPort) -> bool:

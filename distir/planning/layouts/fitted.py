@@ -360,9 +360,9 @@ class FittedSearch:
     ) -> FittedPlan | None:
         """
         Returns the plan with the layouts of a search at level O2, or None if this plan
-        does not fit or equals `found`, the result at level O3. It can be better than
-        the O3 plan: it may fit where the O3 plan needs more memory than estimated, and
-        it may be faster, because level O2 chooses the mesh axes one after the other.
+        does not fit or equals `found`, the result at level O3. The plan of O2 can be
+        better: it may fit where the plan of O3 needs more memory than estimated, and it
+        may be faster, because level O2 chooses the mesh axes one after the other.
         """
         annotated, first = module.clone(), found.by_segments
         if first is not None and first.layouts == found.layouts:

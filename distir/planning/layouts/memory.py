@@ -129,7 +129,7 @@ def with_memory(
 class Peak:
     """
     The memory in use on a device at the peak. `bytes` is the total. `held` lists the
-    names of values and ops with their bytes, largest first.
+    names of values and ops with the bytes that each occupies, largest first.
     """
 
     bytes: float

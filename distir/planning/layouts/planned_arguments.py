@@ -51,7 +51,8 @@ class PlannedArgument:
     - `name`, `role`, `type`: its name, its role and its tensor type as text;
     - `dims`: for each dimension, the axes over which the plan splits it;
     - `stored`: for each dimension, the axes over which the plan splits the optimizer
-      states of this parameter. They may have smaller parts than the parameter itself.
+      states of this parameter. The states may be split into smaller parts than the
+      parameter.
     """
 
     name: str
@@ -197,9 +198,9 @@ def place_arguments(
 
 def _split_of_batch(planned: Sequence[PlannedArgument]) -> tuple[Shard, ...]:
     """
-    Returns the split of the batch that some input or label has in the plan. The inputs
-    and labels of a plan may split the batch differently; the split over the most axes
-    is returned. Returns an empty tuple if nothing splits the batch.
+    Returns the split of the batch in the inputs and labels of a plan. If they split the
+    batch differently, returns the split over the most axes. Returns an empty tuple if
+    no input or label splits the batch.
     """
     of_batch = [a for a in planned if a.role in _OF_BATCH and a.first_size is not None]
     size = of_batch[0].first_size if of_batch else None

@@ -99,8 +99,8 @@ class Limits:
 @dataclass(frozen=True)
 class NoLayouts:
     """
-    The result of a search that found no layouts. `slow` is True if all layouts are
-    slower than `Limits.cutoff`.
+    The result of a search that found no layouts, with the reason. `slow` is True if all
+    layouts are slower than `Limits.cutoff`.
     """
 
     reason: str
@@ -188,8 +188,8 @@ def search_sharding(
     **options: Any,
 ) -> LayoutResult:
     """
-    Searches layouts with `search_layouts`, passes it `options`, and returns the result.
-    Raises DistIRError if the search finds no layouts.
+    Searches layouts with `search_layouts`, to which the `options` are passed on, and
+    returns the result. Raises DistIRError if the search finds no layouts.
     """
     found = search_layouts(module, costs, limits, **options)
     if isinstance(found, NoLayouts):

@@ -210,7 +210,7 @@ class Values:
         """
         Returns the number of times per step that a value is resharded to its stored
         layout. A value that all micro-batches share is resharded by each stage for each
-        micro-batch, once in the forward and once in the backward.
+        micro-batch, once in the forward pass and once in the backward pass.
         """
         if not self.is_entry:
             return 1

@@ -16,9 +16,9 @@ from distir.planning.distribution.options import EXPERT_AXES, DistributionOption
 
 def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
     """
-    Returns a boolean for each of `names`, the values that a user gave for an option of
-    on and off. Raises DistIRError for any other value; the message names the option
-    `option`.
+    Returns a boolean for each of `names`, the values `on` or `off` that a user gave for
+    the option `option`. Raises DistIRError for any other value; the message names the
+    option.
     """
     unknown = [name for name in names if name not in SWITCH]
     if unknown:

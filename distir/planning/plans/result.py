@@ -27,9 +27,9 @@ class Result(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """
-        Returns the result as one flat JSON object. All results have the same keys;
-        `chunks`, `sequence_parallel`, `keep_gathered` and `expert_axes` are added for
-        plans that have them.
+        Returns the result as one flat JSON object. All results have the same keys,
+        except that `chunks`, `sequence_parallel`, `keep_gathered` and `expert_axes` are
+        present only for plans that have these options.
         """
         known = {**vars(self.plan), **vars(self)}
         if isinstance(self.plan, LayoutPlan):
@@ -62,8 +62,9 @@ class Simulated(Result):
     """
     A plan and the results of its simulation.
 
-    - `peak_memory_bytes`, `memory_bytes`, `reserved_memory_bytes`: numbers of the device
-      with the least memory to spare;
+    - `peak_memory_bytes`, `memory_bytes`, `reserved_memory_bytes`: the peak of the
+      program's values, the memory of the device, and the peak that the allocator
+      reserves, in bytes, on the device with the least memory to spare;
     - `spare_bytes`: the free memory of each device, or of one device per pipeline rank,
       in order;
     - `layouts`: the layouts if they were searched, so that no second search is needed;
@@ -89,8 +90,8 @@ class Simulated(Result):
     @property
     def needed_bytes(self) -> int:
         """
-        The bytes that the program needs on the device, or the bytes that the allocator
-        reserves there if they are more.
+        The bytes that the program needs on the device with the least memory to spare:
+        the peak of its values or, if larger, the peak that the allocator reserves.
         """
         return max(self.peak_memory_bytes, self.reserved_memory_bytes)
 

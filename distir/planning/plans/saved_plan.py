@@ -72,11 +72,12 @@ class SavedPlan:
       a digest of that program's ops; `trains`: whether the program is a training step;
     - `requests`: the user's requests, which the plan keeps;
     - `run`: the model's configuration and the further data that a training system
-      needs, for `distir export`, if `distir plan` made the plan; it repeats nothing from
-      `result`;
-    - `reason`: a function that returns the text of `explain`; `searched`: a function
-      that returns the program of the search; `outcomes`: the results of all plans. The
-      last two are None for a plan from a file.
+      needs, for `distir export`, if `distir plan` made the plan. No data of `result`
+      are repeated here;
+    - `reason`: a function that returns the text of `explain`;
+    - `searched`: a function that returns the program of the search; None for a plan
+      from a file;
+    - `outcomes`: the results of all plans of the search; None for a plan from a file.
     """
 
     result: Simulated

@@ -53,8 +53,9 @@ def memory_bound(
     """
     Returns the least memory of a device with `device` bytes in a replica of a model
     with `sizes`, where the longest request has `longest` tokens. All tensors are split
-    as far as possible: experts over all devices, other parameters over `t` x `p` of
-    them. Every device has all latents of its layers.
+    as far as possible: experts over all devices, other parameters over `t` x `p`
+    devices. Latents (compressed keys and values) are not split: every device has those
+    of all its layers.
     """
     group = shape.t * shape.p
     tables = (1 if sizes.tied else 2) * sizes.vocab * sizes.d_model

@@ -534,8 +534,8 @@ class ServiceSearch:
     ) -> ServicePlan | None:
         """
         Returns the plan with the fewest devices that sustains the requested rate, or
-        None. Among plans with equally many devices, returns the plan that sustains the
-        highest rate. The plan may need more devices than there are.
+        None if no plan does. Among plans with equally many devices, returns the plan
+        that sustains the highest rate. The plan may need more devices than there are.
         """
         assert self.rate is not None
         # Each with an estimate of the rate that it sustains.

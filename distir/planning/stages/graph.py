@@ -235,8 +235,8 @@ class _StageGraphBuilder:
     def _memory(self) -> StageMemory | None:
         """
         Returns the memory that each node needs: parameters, states, sums of gradients,
-        and the residuals that the forward keeps for the backward. If a rank has several
-        stages, each gets an equal share of its memory.
+        and the residuals that the forward pass keeps for the backward pass. If a rank
+        has several stages, each stage gets an equal share of the rank's memory.
         """
         fixed, kept = [0.0] * len(self.ops), [0.0] * len(self.ops)
         for argument in arguments_of(self.structure.function):

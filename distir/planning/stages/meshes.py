@@ -68,8 +68,8 @@ class _Shape:
     def arriving(self) -> tuple[Floats, Floats]:
         """
         The seconds of sending to this mesh the values that cross a cut, for a cut
-        before each node. The first array is for values of the forward, the second for
-        gradients.
+        before each node. The first array is for values of the forward pass, the second
+        for gradients.
         """
         forward, backward = np.zeros((2, len(self.loads) + 2))
         for tensor in self.graph.problem.tensors:
