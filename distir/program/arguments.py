@@ -1,6 +1,6 @@
 """
-Arguments and results of a function: attributes, roles, names, and the links from
-results to the arguments that they update or are gradients of.
+Arguments and results of a function: attributes, roles and names. Also the links from a
+result to the argument that the result updates or is a gradient of.
 """
 
 from __future__ import annotations
@@ -205,9 +205,9 @@ def parameters_of_states(function: FuncOp) -> dict[int, int]:
 
 def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
     """
-    Maps the index of each result that is a gradient to the index of the argument that
-    it is the gradient of. Other results are left out. Raises DistIRError if a result
-    names an argument that does not exist.
+    Maps the index of each result that is a gradient to the index of its parameter.
+    Results that are not gradients are left out. Raises DistIRError if a result names an
+    argument that does not exist.
     """
     return _named_arguments(
         function, function.res_attrs, OF, "result {} is the gradient of"

@@ -320,8 +320,8 @@ def check_executed(module: ModuleOp, roots: Iterable[FuncOp]) -> None:
 def other_functions(module: ModuleOp) -> list[FuncOp]:
     """
     Returns the public functions that the entry function does not reach, such as an
-    `@eval` beside `@main`, and all functions that they call. DistIR does not change
-    them.
+    `@eval` beside `@main`, and all functions that these public functions call. DistIR
+    does not change the returned functions.
     """
     known = functions(module)
     entry = entry_function(module)
@@ -393,7 +393,7 @@ def separate_others(module: ModuleOp) -> list[FuncOp]:
 
 def erase_unreachable(module: ModuleOp) -> None:
     """
-    Removes the private functions that neither the entry function nor another public
+    Removes the private functions that neither the entry function nor any public
     function reaches.
     """
     kept = {*reachable_functions(module), *other_functions(module)}

@@ -1,11 +1,11 @@
 """
-Arguments that hold a tensor of the source model in another form.
+Arguments that hold a tensor of the source model padded or flattened.
 
 Sizes that the number of devices does not divide are made larger. Either a dimension is
 padded with zeros (`dist.padded` holds the original shape), or the tensor is flattened
 and filled up with zeros (`dist.flattened`). Arguments of the entry function have these
-attributes, and so have the results that replace them. Weights files, checkpoints and
-all other values outside of a program have the form of the source model.
+attributes, and so have the results that replace these arguments. Weights files,
+checkpoints and all other values outside of a program have the form of the source model.
 """
 
 from __future__ import annotations

@@ -87,13 +87,14 @@ def rule_from_maps(
     - `reductions`: for loops that index no result, the combination of their iterations,
       by loop or for all: `"sum"`, `"max"` or `"min"`;
     - `keep`: loops that must not be split;
-    - `linear`: sets of operands, counted from 0, in which the results are linear, so that
-      partial sums of exactly these operands pass through the op;
+    - `linear`: sets of operands, counted from 0, in which the results are linear, so
+      that partial sums of exactly these operands pass through the op;
     - `flops`: floating-point operations of one iteration.
 
-    A loop that indexes only some results leaves partial sums in the others. Loops in
-    expressions stay whole, and so does an op with unknown sizes. The rule raises
-    DistIRError for an op whose maps do not fit its operands and results.
+    If a loop indexes only some results, a split of the loop leaves partial sums in the
+    results that it does not index. Loops in expressions stay whole, and so does an op
+    with unknown sizes. The rule raises DistIRError for an op whose maps do not fit its
+    operands and results.
     """
     every = reductions if isinstance(reductions, str) else "sum"
     kinds = {} if isinstance(reductions, str) else dict(reductions)

@@ -29,8 +29,8 @@ Box = tuple[Interval, ...]
 @dataclass(frozen=True)
 class SentPiece:
     """
-    A piece of a value that one device sends to another. It is the box `taken` of the
-    sender's part and becomes the box `placed` of the receiver's part.
+    A piece of a value that one device sends to another device. The piece is the box
+    `taken` of the sender's part and becomes the box `placed` of the receiver's part.
 
     If the value is partial on the sender's mesh, all pieces with the same `term` form
     one term of the receiver's part. The receiver's part is the sum (maximum, minimum)

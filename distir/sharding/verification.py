@@ -49,8 +49,8 @@ def _shown(type_: Attribute) -> str:
 class DistributionVerifier:
     """
     The type check of one distributed program. After a successful check, `is_right_on`
-    checks the program again for other sizes of its mesh axes, and covers only the facts
-    that these sizes affect.
+    checks the program again with different sizes of the mesh axes, and covers only the
+    facts that these sizes affect.
     """
 
     def __init__(self, module: ModuleOp):

@@ -48,10 +48,10 @@ def plan(
 ) -> EliminationOrder:
     """
     Returns a good order of elimination: the better of two greedy orders. The first
-    order eliminates the node with the smallest table next. If it needs too much work, a
-    second order is tried; it next eliminates the node that adds the fewest table
-    entries between neighbours (weighted min-fill). An order is cut short as soon as its
-    work exceeds `most`. Nodes in `kept` are not eliminated.
+    order eliminates the node with the smallest table next. If this order needs too much
+    work, a second order is tried. The second order eliminates next the node that adds
+    the fewest table entries between neighbours (weighted min-fill). An order is cut
+    short as soon as its work exceeds `most`. Nodes in `kept` are not eliminated.
     """
     order = _greedy(graph, most, kept)
     if order.work <= LITTLE_WORK:

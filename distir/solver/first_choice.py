@@ -21,7 +21,8 @@ def first_choice(graph: CostGraph) -> dict[int, int] | None:
     """
     Returns a choice that fits into memory, or None if a few attempts find none. The
     first attempt considers costs only, and later attempts weigh memory more and more.
-    After each decision, the alternatives that it makes impossible are removed.
+    After the decision of a node, all alternatives that have become impossible are
+    removed.
     """
     whole = max(abs(trivial_bound(graph)), 1.0)
     best: dict[int, int] | None = None

@@ -162,8 +162,8 @@ def _segment(
 ) -> CostGraph:
     """
     Returns the graph of a segment, with one extra node for the earlier segments. The
-    alternatives of this node are the histories (choices so far), and its edges hold the
-    costs that depend on them.
+    alternatives of the extra node are the histories (choices so far). The edges of the
+    extra node hold the costs that depend on the histories.
     """
     inside = set(nodes)
     costs = {i: graph.costs[i] for i in nodes}

@@ -126,5 +126,8 @@ def replaced_files(folder: str | Path) -> Generator[Path]:
 
 
 def _beside(target: Path) -> Path:
-    """Returns an unused path in the folder of `target`, for its replacement."""
+    """
+    Returns an unused path in the folder of `target`, for the file that will replace
+    `target`.
+    """
     return target.with_name(f".{target.name[:40]}.{os.getpid()}.{token_hex(4)}")

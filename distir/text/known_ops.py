@@ -168,7 +168,8 @@ class KnownOp:
     ) -> Operation | None:
         """
         Returns a new op for `text`, and adds its results to `values`. Returns None if a
-        result's name is taken, or if an operand is not yet defined or has another type.
+        result's name is taken, if an operand is not yet defined, or if the type of an
+        operand differs from the known type.
         """
         count = len(self.result_types)
         operands: list[SSAValue] = []

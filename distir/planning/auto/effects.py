@@ -1,6 +1,6 @@
 """
-Estimates from the plans judged so far: the speed and memory of other plans, and the
-duration of the search.
+Estimates from the plans judged so far: the speed and memory of plans that are not
+judged yet, and the duration of the search.
 """
 
 from __future__ import annotations

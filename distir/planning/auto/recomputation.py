@@ -93,13 +93,13 @@ def _different(family: Mapping[str, Result], policies: Sequence[str]) -> list[st
 @dataclass(frozen=True)
 class _Mixture:
     """
-    A plan in which some layers have the checkpoint policy `more` and the others the
-    policy `some`, which recomputes less.
+    A plan in which some layers have the checkpoint policy `more`. All remaining layers
+    have the policy `some`, which recomputes less.
 
     Memory is nearly linear in the number of layers with `more`. The simulated memory of
     a pipeline rank therefore tells how many of its layers need `more`, and each judged
-    mixture improves the estimate. Searched layouts use all available memory; for them,
-    bisection finds the number of layers.
+    mixture improves the estimate. Searched layouts use all available memory; for these
+    layouts, bisection finds the number of layers.
 
     - `all_some`, `all_more`: the results with one policy for all layers;
     - `mixed`: the results of mixtures.
@@ -133,8 +133,8 @@ class _Mixture:
 
     def next(self) -> Plan | None:
         """
-        Returns the next plan to judge in which some layers have one checkpoint policy
-        and the others another one, or None if there is none.
+        Returns the next plan to judge that mixes the two checkpoint policies, or None
+        if there is none.
         """
         known = [
             (self._counts(result.plan), result)
@@ -158,8 +158,8 @@ class _Mixture:
     def seconds(self, plan: Plan, bounds: Bounds) -> float:
         """
         Estimates the seconds of the mixture `plan` from the times of the plans with one
-        policy. If memory decided the layouts of such a plan, its time is not used, and
-        the estimate compares the amounts of work by `bounds`.
+        policy. The time of a plan is not used if memory decided its layouts. The
+        estimate then compares the amounts of work by `bounds`.
         """
         all_some, slow = self.all_some, self.all_more.step_time_s
         if isinstance(all_some, Simulated) and all_some.layouts is None:

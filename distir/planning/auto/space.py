@@ -280,8 +280,8 @@ class AutoSpace:
 
     def _next_on_grid(self, c: GridPlan) -> Iterator[Plan]:
         """
-        Yields the neighbours of a plan of the grid: plans with another option, and the
-        same plan with searched layouts.
+        Yields the neighbours of a plan of the grid: the plans of the grid that differ
+        from it in one option, and the same plan with searched layouts.
         """
         if self.trains and c.d * c.e > 1:
             for zero in self.zero:
@@ -323,10 +323,10 @@ class AutoSpace:
     def _next_degrees(self, c: GridPlan) -> Iterator[GridPlan]:
         """
         Yields the plans in which one degree of data, tensor, pipeline or expert
-        parallelism is half as large and another one twice as large. The size of
-        micro-batches stays the same. These plans are for models with experts: these
-        models have so many combinations of degrees that a search may not reach all of
-        them.
+        parallelism is half as large as in `c`, and a second one of these degrees is
+        twice as large. The size of micro-batches does not change. These plans are for
+        models with experts: these models have so many combinations of degrees that a
+        search may not reach all of them.
         """
         for less, more in permutations("dtpe", 2):
             if getattr(c, less) % 2:
@@ -354,9 +354,9 @@ class AutoSpace:
 
     def _next_contexts(self, c: GridPlan) -> Iterator[GridPlan]:
         """
-        Yields plans with other degrees of context parallelism or other ways to exchange
-        keys. In these plans, experts are split only over axes that the new degrees
-        allow.
+        Yields plans that differ from `c` in the degree of context parallelism or in the
+        way to exchange keys. In these plans, experts are split only over axes that the
+        new degrees allow.
         """
         for plan in self._other_contexts(c):
             sets = (plan.expert_axes, *self.expert_axes)
@@ -366,8 +366,8 @@ class AutoSpace:
         """
         Yields plans with twice and with half the degree of context parallelism. The
         degree of data or tensor parallelism changes the opposite way, so that the
-        number of devices stays the same. Also yields plans with the other ways to
-        exchange keys and values between devices.
+        number of devices does not change. If `c` splits sequences, also yields a plan
+        for each way to exchange keys and values between devices.
         """
         if 2 * c.c in self.next_c:
             if c.d % 2 == 0 and (c.d > 2 or c.r == 1):
@@ -415,9 +415,10 @@ class AutoSpace:
 
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
-        Yields the neighbours of a plan with searched layouts: other pipeline options,
-        one mesh axis split into two, a factor of two moved to another axis, and twice
-        or half as many pipeline ranks on a mesh of half or twice the size.
+        Yields the neighbours of a plan with searched layouts. They have different
+        pipeline options, one mesh axis split into two, a factor of two moved from one
+        axis to another, or twice or half as many pipeline ranks on a mesh of half or
+        twice the size.
         """
         yield from self._pipelines(c, c.batch)
         sizes = [size for _, size in c.axes]

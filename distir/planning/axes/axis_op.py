@@ -222,7 +222,7 @@ class AxisOp:
         """
         Returns the decomposition of the op for operands in `placements`, or None if
         there is none. `is_reduction` says whether the op as a whole reduces the split
-        dimension; its own result is then reduced too.
+        dimension; the result of the whole op is then reduced too.
         """
         parts = decompose(self.op)
         if parts is None:

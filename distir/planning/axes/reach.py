@@ -133,8 +133,8 @@ class Reach:
     def entry(self, arguments: Sequence[ArgumentKey]) -> Reached:
         """
         Analyses the entry function with arguments in the placements `arguments`.
-        Returns the facts about it, which contain the alternatives of its ops and the
-        facts about all functions that it calls.
+        Returns the facts about the entry function. They contain the alternatives of its
+        ops and the facts about all functions that the entry function calls.
         """
         facts: list[ArgumentFacts] = []
         for placement, source in arguments:
@@ -279,9 +279,10 @@ class Reach:
         self, reached: Reached, value: SSAValue
     ) -> tuple[Placement | None, Source, bool]:
         """
-        Returns the facts about an operand of a call that no choice changes: its
-        placement if that is fixed, whether it is computed from parameters, constants or
-        activations, and whether the user requested its split.
+        Returns the facts about an operand of a call that no choice changes: the
+        operand's placement, or None if this is not fixed; whether the operand is
+        computed from parameters, constants or activations; and whether the user
+        requested its split.
         """
         is_argument = isinstance(value, BlockArgument)
         fixed = reached.arguments[value.index].fixed if is_argument else None

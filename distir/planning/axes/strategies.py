@@ -64,8 +64,8 @@ class OperandFacts(NamedTuple):
 
 def takes_one_value(op: Operation) -> bool:
     """
-    Whether an op has a single input value. Any other operand must be computed from that
-    value alone, as a quantisation scale is, or be a constant that describes the
+    Whether an op has a single input value. All further operands must be computed from
+    this value alone, as a quantisation scale is, or be constants that describe the
     result's shape, such as the bounds of a slice.
     """
     values = list(op.operands)

@@ -288,9 +288,9 @@ def distribute(
     Distributes a sequential program in place, verifies the result, and returns the
     choices that other programs with the same arguments can follow. Arguments in
     `chosen` keep the layouts and stages that were chosen for another program. If a
-    program has several entries, all are distributed, and arguments that they share get
-    one layout. Raises DistIRError for options that contradict each other or do not suit
-    the program.
+    program has several entries, all entries are distributed, and an argument that
+    several entries share gets one layout. Raises DistIRError for options that
+    contradict each other or do not suit the program.
     """
     names = list(entry_points(module))
     if not names:
@@ -330,8 +330,8 @@ def _distribute(
 
 def _is_better(first: Simulation, second: Simulation) -> bool:
     """
-    Whether the first program is better than the second: it is faster, or only the first
-    fits into memory.
+    Whether the first program is better than the second one: only the first program fits
+    into memory, or the first program is faster.
     """
     return (not first.fits, first.step_time_s) < (not second.fits, second.step_time_s)
 

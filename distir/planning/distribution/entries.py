@@ -93,7 +93,10 @@ def for_entry(
 
 
 def stored_layouts(module: ModuleOp) -> dict[str, Layout]:
-    """Returns the chosen layouts of the arguments that other entries share, by name."""
+    """
+    Returns the chosen layouts of the arguments that several entries of a program can
+    share, by name.
+    """
     function = entry_function(module)
     described = zip(
         argument_names(function),

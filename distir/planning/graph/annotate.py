@@ -40,8 +40,8 @@ def annotate(module: ModuleOp, plan: FunctionPlan[Layout]) -> None:
 
     A function whose calls have different plans is cloned, one copy for each plan. An op
     for which the plan chose a decomposition is replaced by the decomposition. If the
-    plan keeps a value in another layout than the computed one, a `dist.constrain` op
-    brings the value to that layout.
+    plan keeps a value in a layout that differs from the computed one, a
+    `dist.constrain` op brings the value to that layout.
     """
     writer = _Writer()
     for own in list(with_callees(separated(module, plan))):

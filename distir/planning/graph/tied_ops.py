@@ -47,9 +47,9 @@ def op_kinds(
 ) -> dict[Operation, Hashable]:
     """
     Returns the kind of every op of a function. Ops of one kind share all decisions.
-    `calls` gives the kind of each call. `alike` returns a key for any other op: ops
-    with equal keys could follow the same strategy if their operands came from the same
-    places.
+    `calls` gives the kind of each call. `alike` returns a key for an op that is not a
+    call: ops with equal keys could follow the same strategy if their operands came from
+    the same places.
     """
     sizes = Counter(calls.values())
     kinds: dict[Operation, Hashable] = {}

@@ -119,8 +119,8 @@ class WrittenPlan:
     def on(self, module: ModuleOp, mesh: Mesh) -> FunctionPlan[Layout]:
         """
         Returns the plan for `module`, which must have the same functions and ops.
-        Raises DistIRError for another program, and for layouts that are impossible on
-        `mesh`.
+        Raises DistIRError for a program with different functions or ops, and for
+        layouts that are impossible on `mesh`.
         """
         return _Reader(self, functions(module), mesh).entry(entry_function(module))
 
@@ -165,7 +165,7 @@ class WrittenPlan:
     def from_json(data: Any) -> WrittenPlan:
         """
         Restores a plan from the data that `to_json` returned. Raises KeyError,
-        TypeError, ValueError or ParseError for other data.
+        TypeError, ValueError or ParseError if `data` is not such data.
         """
         layouts = [_layout(text) for text in data["layouts"]]
         count = len(data["functions"])

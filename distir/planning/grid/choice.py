@@ -128,9 +128,9 @@ class LayoutChooser:
     def _with_requests(self, plan: GridPlan, options: DistributionOptions) -> ModuleOp:
         """
         Returns a copy of the program for `plan` with the requests of `options`. The
-        requests are the same for all ZeRO stages, so the last training step is kept and
-        used again for a plan that differs only in its ZeRO stage. Raises DistIRError
-        for options that contradict each other.
+        requests are the same for all ZeRO stages. The most recent training step is
+        therefore kept and used again for a plan that differs only in its ZeRO stage.
+        Raises DistIRError for options that contradict each other.
         """
         program = self._program(plan.batch)
         check_options(options, program)
@@ -297,8 +297,8 @@ class ChosenProgram:
         """
         Simulates a step of a pipeline with `micro_batches` micro-batches. `buckets`
         says whether collectives are merged into buckets. Returns None if the devices of
-        a mesh differ, because such a pipeline can only be simulated as a program.
-        Raises DistIRError if the pipeline is not possible.
+        a mesh differ; this pipeline can only be simulated as a program. Raises
+        DistIRError if the pipeline is not possible.
         """
         if not self._is_uniform:
             return None

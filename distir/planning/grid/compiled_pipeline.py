@@ -318,9 +318,9 @@ class CompiledEntry:
     ) -> Sequence[int]:
         """
         Adds a call of `function` and returns the slots (numbers) of its results, whose
-        types are `types`. `common` holds the slots of operands that are the same for
-        all micro-batches, and None for other operands. The slots in `own` replace the
-        Nones, in order; the remaining ones follow at the end.
+        types are `types`. `common` has an entry for each operand: the slot of an
+        operand that is the same for all micro-batches, or None. The slots in `own`
+        replace the Nones, in order; the remaining slots in `own` follow at the end.
         """
         site = self._sites[function]
         used = self._computed.intersection(own)

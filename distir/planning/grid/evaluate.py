@@ -142,9 +142,9 @@ class Evaluator:
 
     def learn(self, result: Result) -> None:
         """
-        Remembers what `result` shows about other plans: if a program could not be
-        divided into micro-batches, other plans for the same program cannot divide it
-        either.
+        Remembers whether `result` shows that a program cannot be divided into
+        micro-batches: no plan for the same program is then possible with several
+        micro-batches.
         """
         if isinstance(result, Impossible) and result.is_undivided:
             self._undivided[_source_of(result.plan)] = result.error

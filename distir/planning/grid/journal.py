@@ -45,7 +45,7 @@ class JournalFile(ABC, Generic[Row]):
     def decoded(self, data: Any) -> Row:
         """
         Returns the row that the JSON data `data` describe. Raises ValueError, KeyError
-        or TypeError if the data have another form.
+        or TypeError if `data` do not describe a row.
         """
 
     def __enter__(self) -> Self:

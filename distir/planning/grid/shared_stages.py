@@ -184,8 +184,9 @@ class Compilation:
         self, compiled: CompiledFunction
     ) -> Iterator[tuple[int, CompiledFunction]]:
         """
-        Yields the functions that `compiled` calls, directly or through others. Each
-        comes with its content id, which is equal for functions that do the same work.
+        Yields the functions that `compiled` calls, directly or through functions that
+        it calls, each with its content id. The id is equal for functions that do the
+        same work.
         """
         for callee in dict.fromkeys(
             [s.callee for s in compiled.steps if isinstance(s, CallStep)]

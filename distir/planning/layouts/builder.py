@@ -293,8 +293,8 @@ class GraphBuilder:
     def _constrained(self, op: ConstrainOp) -> list[LayoutStrategy]:
         """
         Returns the strategies of a constraint. The constraint fixes the layout on some
-        axes; each other axis may split any dimension or none. Raises DistIRError if no
-        layout is possible.
+        axes. Each axis that it does not fix may split any dimension, or no dimension.
+        Raises DistIRError if no layout is possible.
         """
         base, shape = op.layout.data, shape_of(op.source.type)
         rank = len(shape)

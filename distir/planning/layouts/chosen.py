@@ -63,7 +63,7 @@ class ChosenLayouts:
     def from_json(data: Any) -> ChosenLayouts:
         """
         Restores the layouts from the JSON data that `to_json` returned. Raises
-        KeyError, TypeError, ValueError or ParseError if `data` has another form.
+        KeyError, TypeError, ValueError or ParseError if `data` is not such data.
         """
         limited, separate = data["limited"], data["separate"]
         if type(limited) is not bool or type(separate) is not bool:

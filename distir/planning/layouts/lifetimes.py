@@ -84,8 +84,8 @@ class _Buffer:
 
 class Interval(NamedTuple):
     """
-    A piece of memory (`what`) that is in use during the moments from `start` to before
-    `end`. `times` is the number of such pieces.
+    A piece of memory (`what`) that is in use from the moment `start` until just before
+    the moment `end`. `times` is the number of pieces like this one.
     """
 
     what: What
@@ -98,14 +98,14 @@ class Lifetimes:
     """
     Follows a program and records when its memory is in use.
 
-    - `is_view`: whether an op returns a view of its operand;
-    - `may_need`: whether a piece of memory is needed under any alternative;
-    - `is_sum`: whether a value is accumulated over micro-batches; its memory is then in
-      use from the start of the program.
+    - `is_view`: a function: whether an op returns a view of its operand;
+    - `may_need`: a function: whether a piece of memory is needed under any alternative;
+    - `is_sum`: a function: whether a value is accumulated over micro-batches. The
+      memory of such a value is in use from the start of the program.
 
-    Of several calls that share their choices, only the first and the last add moments
-    to the record. Between them, the memory in use grows or shrinks by the same amount
-    with every call, so the peak is in the first or the last call.
+    Of several calls that share their choices, only the first call and the last call add
+    moments to the record. Between these two, the memory in use grows or shrinks by the
+    same amount with every call, so the peak is in the first or the last call.
     """
 
     def __init__(

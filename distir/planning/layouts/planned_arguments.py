@@ -75,7 +75,7 @@ class PlannedArgument:
     def from_json(data: Any) -> PlannedArgument:
         """
         Restores an argument from the JSON data that `to_json` returned. Raises
-        KeyError, TypeError or ValueError if `data` has another form.
+        KeyError, TypeError or ValueError if `data` is not such data.
         """
         name, role, type_ = (data[key] for key in ("name", "role", "type"))
         if not all(isinstance(text, str) for text in (name, role, type_)):
@@ -210,8 +210,8 @@ def _split_of_batch(planned: Sequence[PlannedArgument]) -> tuple[Shard, ...]:
 
 def _with_batch(layout: Layout, split: tuple[Shard, ...], rank: int) -> Layout:
     """
-    Returns `layout` with its first dimension split by exactly `split`, and with the
-    axes of `split` removed from the other dimensions. `rank` is the number of
+    Returns `layout` with its first dimension split by exactly `split`. The axes of
+    `split` are removed from all dimensions after the first. `rank` is the number of
     dimensions.
     """
     axes = {shard.axis for shard in split}

@@ -153,7 +153,8 @@ class SearchOptions(ProfileOptions):
     def choices(self) -> dict[str, Any]:
         """
         Returns, by name, the values to try for each option that was given, and whether
-        plans use buckets. Raises DistIRError for an on/off option with another value.
+        plans use buckets. Raises DistIRError if an on/off option has a value that is
+        not `on` or `off`.
         """
         found: dict[str, Any] = {"buckets": self.buckets}
         for each in options_of(SearchOptions):

@@ -1,4 +1,4 @@
-"""The common base of searches for a plan, and their results."""
+"""The common base of all searches for a plan, and the results of a search."""
 
 from __future__ import annotations
 

@@ -120,8 +120,8 @@ class Simulated(Result):
     def layouts_for(self, plan: Plan) -> ChosenLayouts | None:
         """
         Returns the searched layouts for `plan`, for which `has_layouts_of` must be
-        true. If `plan` has another pipeline, changes that depend on sends between
-        stages are left out.
+        true. If the pipeline of `plan` differs from this plan's, the layouts are those
+        that were chosen without the costs of sends between stages.
         """
         if self.layouts is None or replace(self.plan, overlap=plan.overlap) == plan:
             return self.layouts
@@ -159,7 +159,7 @@ _ADDED = (
 def from_json(data: Mapping[str, Any]) -> Result:
     """
     Restores a result from the data that `to_json` returned. Raises KeyError, ValueError
-    or TypeError for other data.
+    or TypeError if `data` is not such data.
     """
     found: dict[str, Any] = {}
     for name, default in _JSON.items():

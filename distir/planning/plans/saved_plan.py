@@ -440,8 +440,8 @@ def _no_plan(path: str | Path, why: str) -> DistIRError:
 
 def _of_known(requests: Requests, function: FuncOp) -> Requests:
     """
-    Returns the requests for arguments that the function has. Requests for other
-    arguments are left out.
+    Returns `requests` without the requests for arguments that the function `function`
+    lacks.
     """
     names = argument_names(function)
 

@@ -1,4 +1,4 @@
-"""Plans of a service, and their performance."""
+"""Plans of a service, and the performance of these plans."""
 
 from __future__ import annotations
 

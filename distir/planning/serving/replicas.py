@@ -1,4 +1,4 @@
-"""The replicas that a search for a service plan evaluates, and their performance."""
+"""The replicas that a search for a service plan evaluates, and their highest loads."""
 
 from __future__ import annotations
 

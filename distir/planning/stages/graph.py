@@ -42,11 +42,11 @@ class StageGraph:
     A program as a problem for the solver that divides it into stages. The nodes are its
     forward ops in program order; a call of a layer is one node.
 
-    Each other op belongs to the node with which `pipeline` would run it if every node
-    were a stage: a backward op to its forward op, an update to the first use of its
-    parameter. Values, gradients and parameters that several nodes need are shared
-    tensors. The cost of a shared tensor is the seconds of a send between neighbouring
-    ranks.
+    An op that is not a node belongs to the node with which `pipeline` would run it if
+    every node were a stage: a backward op to its forward op, an update to the first use
+    of its parameter. Values, gradients and parameters that several nodes need are
+    shared tensors. The cost of a shared tensor is the seconds of a send between
+    neighbouring ranks.
     """
 
     ops: Sequence[Operation]

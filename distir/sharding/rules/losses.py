@@ -92,8 +92,8 @@ def loss_in_steps(op: Operation) -> list[Operation] | None:
     """
     Decomposes a loss. A softmax loss of a matrix [rows, classes] becomes steps whose
     classes can be split over devices. Any other mean loss that ignores some labels,
-    without class weights, becomes a sum, the number of labels and their quotient.
-    Returns None for all other losses.
+    without class weights, becomes three steps: a sum, the number of labels, and the sum
+    divided by this number. Returns None for all losses of other kinds.
     """
     assert isinstance(op, OnnxOp)
     if not _has_steps(op):

@@ -1,6 +1,7 @@
 """
-The sharding rule of Muon's orthogonalisation and its decomposition into products. The
-other ops of optimizers have rules from their formulas or texts.
+The sharding rule of Muon's orthogonalisation, and the decomposition of the
+orthogonalisation into products. All remaining ops of optimizers have rules from their
+formulas or texts.
 """
 
 from __future__ import annotations

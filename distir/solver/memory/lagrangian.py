@@ -10,11 +10,12 @@ lowest plane is highest. A point gets a multiplier when a choice exceeds its cap
 
 At the best multipliers, repeated layers cost the same with much memory as with little.
 The multipliers are therefore raised a little for the nodes up to some position and
-lowered for the others. A binary search finds the position from which the choice fits.
+lowered for the nodes after it. A binary search finds the position from which the choice
+fits.
 
 Choices for different multipliers differ in parts, and a part that saves memory in one
-choice may not be needed in another. The final answer is the best combination of the
-alternatives in these choices. An integer program finds it. The program is small,
+choice may not be needed in another choice. The final answer is the best combination of
+the alternatives in these choices. An integer program finds it. The program is small,
 because the choices agree on nearly all nodes.
 """
 

@@ -124,8 +124,8 @@ class InOrder:
     def _last_ends(self, cap: float) -> Ints:
         """
         Returns an array [stage, start] with the last possible end of a stage whose
-        first node is `start`, such that its load is at most `cap` and it fits into
-        memory.
+        first node is `start`. The load of the stage must be at most `cap`, and the
+        stage must fit into memory.
         """
         allowed = cap * (1 + TOLERANCE)
         by_load = np.searchsorted(self._loads, self._loads[:-1] + allowed, "right") - 1
@@ -134,7 +134,7 @@ class InOrder:
     def _memory_ends(self) -> Ints:
         """
         Returns an array [stage, start] with the last possible end of a stage whose
-        first node is `start`, such that it fits into memory.
+        first node is `start`. The stage must fit into memory.
         """
         problem, memory = self.problem, self.problem.memory
         ends = np.full((problem.stages, problem.nodes), problem.nodes, np.int64)
