@@ -67,8 +67,8 @@ def request_split(
 ) -> Layout:
     """
     Returns `layout` with the shard `shard` added to dimension `dim`. The axes of a
-    dimension are kept in the order of the mesh. If `layout` already splits some
-    dimension over the shard's axis, it is returned as it is.
+    dimension are kept in the order of the mesh. Returns `layout` unchanged if it
+    already splits a dimension over the shard's axis.
     """
     if shard.axis in layout.split_axes:
         return layout

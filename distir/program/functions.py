@@ -355,8 +355,9 @@ def holds_layouts(function: FuncOp) -> bool:
 
 def left_alone(module: ModuleOp) -> set[FuncOp]:
     """
-    Returns the functions that are neither part of the program nor distributed: only
-    other public functions reach them, and none of their values has a layout.
+    Returns the functions that neither belong to the program nor are distributed: the
+    entry function does not reach them, a different public function does, and none of
+    their values has a layout.
     """
     others = other_functions(module)
     if not others:
@@ -367,9 +368,9 @@ def left_alone(module: ModuleOp) -> set[FuncOp]:
 
 def separate_others(module: ModuleOp) -> list[FuncOp]:
     """
-    Copies each function that both the entry function and other public functions reach.
-    The other functions then call the copies, so that the program can change without
-    affecting them. Returns the copies.
+    Copies each function that both the entry function and a public function outside of
+    the program reach. The functions outside of the program then call the copies, so
+    that the program can change without affecting them. Returns the copies.
     """
     own = set(reachable_functions(module))
     changed: list[FuncOp] = []

@@ -33,7 +33,10 @@ StepKind = Literal[
 
 @dataclass(frozen=True)
 class ReshardStep:
-    """One collective over some axes, or a send, and the layout of its result."""
+    """
+    A step of a reshard, with the layout of its result. The step is a collective over
+    one or several mesh axes, or a send.
+    """
 
     kind: StepKind
     axes: tuple[str, ...]

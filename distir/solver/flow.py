@@ -37,9 +37,9 @@ class Segments:
 
     def covering(self, problem: Problem) -> Segments:
         """
-        Returns the segments with all other nodes of `problem` added. Each added node
-        joins the first segment in which it has a neighbour, or the first segment if it
-        has no neighbour.
+        Returns the segments, extended to all nodes of `problem`. A node that is in no
+        segment yet joins the first segment in which it has a neighbour, or the first
+        segment of all if it has no neighbour.
         """
         group = {i: g for g, nodes in enumerate(self.groups) for i in nodes}
         groups = [list(nodes) for nodes in self.groups]

@@ -296,8 +296,8 @@ class Reductions:
         """
         Removes alternatives of node `i` that are dominated by another alternative of
         the node, by Goldstein's test. Returns whether any was removed. Compares all
-        pairs of alternatives; if there are too many, compares only alternatives with
-        near indices, or none.
+        pairs of alternatives. If there are too many pairs, compares only alternatives
+        with near indices; if there are far too many, compares none.
         """
         graph = self.graph
         number = len(graph.costs[i])

@@ -3,12 +3,12 @@ Dynamic programming over segments (Rhino's level O2, section 4.3.2): fast, but w
 proof of optimality.
 
 Segments are decided one after another. Each segment is decided exactly, by elimination,
-for every combination of alternatives of the critical nodes at its end. Such a
-combination is a *history*, which records all choices so far. Edges from a segment to
-earlier nodes have the costs that a history gives. Edges to nodes that are still
-undecided count with their least cost. Earlier segments are decided without knowledge of
-later ones. Pairs of consecutive segments are therefore decided again, exactly, with all
-other nodes fixed, until nothing changes.
+for every combination of alternatives of the critical nodes at the end of the segment.
+This combination is called a *history*, because it records all choices so far. Edges
+from a segment to earlier nodes have the costs that a history gives. Edges to nodes that
+are still undecided count with their least cost. Earlier segments are decided without
+knowledge of later segments. Pairs of consecutive segments are therefore decided again,
+exactly, with all other nodes fixed, until nothing changes.
 """
 
 from __future__ import annotations

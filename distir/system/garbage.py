@@ -32,8 +32,9 @@ def no_garbage_collection() -> Generator[None]:
 def rare_garbage_collection() -> Generator[None]:
     """
     Returns a context manager in which garbage is collected only after `GARBAGE` new
-    objects. It is for work whose objects mostly live to its end, such as programs and
-    imported modules: searching them repeatedly would take a third of the time.
+    objects. It is for work that keeps most of its objects to the end, such as making
+    programs and importing modules: repeated searches of these objects would take a
+    third of the time.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(GARBAGE, 20, 50)
@@ -46,8 +47,9 @@ def rare_garbage_collection() -> Generator[None]:
 @contextlib.contextmanager
 def lasting_imports() -> Generator[None]:
     """
-    Returns a context manager for imports of many modules, whose objects stay. At its
-    end the objects count as old, without a search for garbage.
+    Returns a context manager for imports of many modules, whose objects stay until the
+    process ends. At the end of the context, the objects count as old, without a search
+    for garbage.
     """
     with rare_garbage_collection():
         yield

@@ -291,9 +291,9 @@ class ProgramParser(LocationParser):
         self, start: int
     ) -> list[tuple[TypeAttribute, dict[str, Attribute]]] | None:
         """
-        Returns the types and attributes of a function's results. Their text begins at
-        position `start`; moves behind the closing parenthesis. Returns None if only
-        xDSL can read some of the text.
+        Returns the types and attributes of a function's results. The text of the
+        results begins at position `start`. Moves the parser behind the closing
+        parenthesis. Returns None if a part of the text can only be read by xDSL.
         """
         found: list[tuple[TypeAttribute, dict[str, Attribute]]] = []
         content, end = self._content, start
@@ -331,9 +331,9 @@ class ProgramParser(LocationParser):
         self, start: int
     ) -> list[tuple[LocationParser.Argument, dict[str, Attribute]]] | None:
         """
-        Returns the arguments of a function with their attributes. Their text begins at
-        position `start`; moves behind the closing parenthesis. Returns None if only
-        xDSL can read some of the text.
+        Returns the arguments of a function with their attributes. The text of the
+        arguments begins at position `start`. Moves the parser behind the closing
+        parenthesis. Returns None if a part of the text can only be read by xDSL.
         """
         found: list[tuple[LocationParser.Argument, dict[str, Attribute]]] = []
         content, end = self._content, start

@@ -54,7 +54,7 @@ class ProgramPrinter(NumberPrinter):
 
     def print_program(self, module: ModuleOp, *, with_locations: bool = False) -> None:
         """
-        Prints the definitions of types and the module, and ends the last line. With
+        Prints the definitions of types, the module and a final line break. With
         `with_locations`, ops get their locations (`loc("model.py":12:3)`), if any op of
         the module has one.
         """

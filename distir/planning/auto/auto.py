@@ -545,7 +545,8 @@ class AutoSearch(PlanSearch):
     def gap(self) -> float | None:
         """
         The distance of the best plan from the lower bound of all plans for its batch
-        size, as a fraction of the bound. None if there is no plan or no bound.
+        size, as a fraction of the bound. The gap is None if no plan or no bound is
+        known.
         """
         best = self.best
         if best is None or not self.bounds[best.plan.batch].seconds:

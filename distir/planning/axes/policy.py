@@ -150,7 +150,7 @@ class AxisPolicy:
         """
         Returns the values of function `name` whose partial sums are reduced late. These
         are the operands of ops marked with `dist.reduce_late`, and the values from
-        which only linear ops lead to such an operand.
+        which linear ops alone lead to one of these operands.
         """
         if name not in self._late:
             found = self._late[name] = set[SSAValue]()

@@ -440,8 +440,8 @@ class _Storage:
         Requests one scattered copy of each gradient from which an optimizer computes
         several states, as Adam does. This is for optimizers whose update consists of
         single ops. In stage 3, rows that a loop stacks may be scattered in the loop's
-        function, so that no device keeps whole rows until the end; a device may compute
-        parts of them.
+        function, so that no device keeps whole rows until the end; each device may
+        compute only parts of the rows.
         """
         returned = return_op(self.function).operands
         results = {

@@ -36,8 +36,8 @@ from distir.sharding.rule import (
 class SplitFactor(NamedTuple):
     """
     The option that an axis splits the factor with index `factor` of an op's rule. `run`
-    is the number of elements that stay together; None splits the factor into contiguous
-    parts.
+    is the number of elements that stay together. If `run` is None, the axis splits the
+    factor into contiguous parts.
     """
 
     factor: int

@@ -394,9 +394,9 @@ class LayoutGraph:
         """
         Returns the graph builder of a sequential program on the mesh of `costs`. The
         program may have annotations. `tie_layers` says whether repeated calls share
-        their choices; None lets the size of the program decide. If `stages` is given,
-        the graph includes the costs of sends between stages. Raises DistIRError if
-        requests are invalid, and TimeIsOver if the clock stops.
+        their choices; if it is None, the size of the program decides. If `stages` is
+        given, the graph includes the costs of sends between stages. Raises DistIRError
+        if requests are invalid, and TimeIsOver if the clock stops.
         """
         mesh, requests, first = costs.mesh, requests_of(module), None
         if mesh.has_time:

@@ -76,9 +76,9 @@ class ChosenLayouts:
 
 def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
     """
-    Annotates a sequential program with `layouts`, which were chosen for it before;
-    nothing is searched. Raises DistIRError if the layouts were chosen for a program
-    with other ops.
+    Annotates a sequential program with `layouts`, which an earlier search chose for the
+    program; nothing is searched. Raises DistIRError if the layouts were chosen for a
+    program with different ops.
     """
     if layouts.separate:
         module.attributes[SEPARATE_COPIES] = UnitAttr()

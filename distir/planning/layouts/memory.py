@@ -189,7 +189,7 @@ def _sizes(
 ) -> list[float]:
     """
     Returns the bytes of a node's result in each of `layouts`, or zeros if the result is
-    no tensor.
+    not a tensor.
     """
     type_ = builder.graph.types.get(port)
     return [

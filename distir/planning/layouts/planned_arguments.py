@@ -224,9 +224,9 @@ def _with_batch(layout: Layout, split: tuple[Shard, ...], rank: int) -> Layout:
 
 def _cuts_runs(type_: Any, layout: Layout, mesh: Mesh) -> bool:
     """
-    Whether some axis in `layout` cuts blocks of a block-cyclic split: it splits a
-    dimension inside the blocks (runs) of an earlier axis, so that its parts are not
-    whole blocks.
+    Whether any axis in `layout` cuts blocks of a block-cyclic split. An axis cuts
+    blocks if it splits a dimension inside the blocks (runs) of an earlier axis, so that
+    its parts are not whole blocks.
     """
     return any(
         divides_runs(size, layout.dim(dim)[:count], mesh, shard.axis)

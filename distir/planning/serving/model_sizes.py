@@ -32,9 +32,9 @@ _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 @dataclass(frozen=True)
 class ServedModel:
     """
-    The model of a program: its sizes, and the most tokens of a sequence (`most_tokens`;
-    None without a limit). The cache or a table of positions limits this number; `limit`
-    names the limiting part in messages.
+    The model of a program: its sizes, and the most tokens of a sequence (`most_tokens`,
+    which is None if there is no limit). The cache or a table of positions limits this
+    number; `limit` names the limiting part in messages.
     """
 
     sizes: DecoderSizes

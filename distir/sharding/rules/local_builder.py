@@ -46,7 +46,9 @@ class LocalBuilder:
 
     @property
     def inputs(self) -> list[SSAValue | None]:
-        """The local operands by schema position; None stands for an omitted operand."""
+        """
+        The local operands by schema position. The entry of an omitted operand is None.
+        """
         operands = iter(self.context.operands)
         return [None if v is None else next(operands) for v in self.op.input_values]
 

@@ -1,7 +1,7 @@
 """
-The two linear programs of the cutting-plane method. One finds the multipliers at which
-the lowest of some planes is highest. Its dual finds the cheapest mixture of the planes'
-choices that fits on average.
+The two linear programs of the cutting-plane method. One program finds the multipliers
+at which the lowest of several planes is highest. Its dual finds the cheapest mixture of
+the planes' choices that fits on average.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ class InOrder:
     """
     The divisions of a problem whose stages are stretches: runs of nodes with
     consecutive indices. If the nodes have no other order, these are all divisions. In a
-    graph of parallel branches they are only some of all divisions.
+    graph of parallel branches there are more divisions than these.
 
     A stretch `[start, end)` pays for every tensor from outside that one of its nodes
     needs. The cost of a division is thus the sum of the costs of its stretches. The
-    cheapest division up to some node consists of its last stretch and the cheapest
+    cheapest division up to a node consists of its last stretch and the cheapest
     division, with one stage less, up to the start of that stretch. If stretches have at
     most n nodes, this takes n steps for each node and stage.
     """
