@@ -1,6 +1,6 @@
 """
-The modules of the model from which a program came. They are found by the scopes (module
-paths) of the program's ops.
+The modules of a program's source model. They are found by the scopes (module paths) of
+the program's ops.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class ProgramModules:
         """
         Yields each run of `op`, or of the ops in the functions that it calls, in
         program order. `path` holds the calls that lead to `op`, and `call_scope` is the
-        module path of the last call. `known` maps values to the arguments of the entry
-        function that these values are.
+        module path of the last call in `path`. `known` maps a value that is an argument
+        of the entry function, perhaps transposed, to this argument.
         """
         own = scope_of(op)
         scope = specialise(own, call_scope) if call_scope else own

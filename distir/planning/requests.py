@@ -56,8 +56,8 @@ class Requests:
 
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`;
     - `whole`: names of arguments that must not be split; a name may hold `*`;
-    - `seconds`: time limit of the solver for the layouts of one plan; with None the
-      search chooses it;
+    - `seconds`: time limit of the solver for the layouts of one plan; if None, the
+      search chooses this limit;
     - `limit`: seconds after which the search for the layouts of one plan ends with the
       best layouts so far.
     """

@@ -117,7 +117,7 @@ def _retyped(
 ) -> dict[str, Attribute]:
     """
     Returns the attributes of an op for new result types. The value of a constant such
-    as `arith.constant` has the type of the result; it gets the new type.
+    as `arith.constant` has the type of the result, and therefore gets the new type.
     """
     found = dict(attributes)
     if op.name.startswith("onnx.") or op.operands or len(op.results) != 1:

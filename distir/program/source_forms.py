@@ -215,7 +215,10 @@ class SourceForm:
 
     @property
     def _places(self) -> tuple[slice | list[int], ...]:
-        """The index, in the padded tensor, of the source tensor's elements."""
+        """
+        The index of the source tensor's elements in the padded tensor: for each
+        dimension, a slice or a list of indices.
+        """
         places: list[slice | list[int]] = [slice(size) for size in self.shape]
         if self.runs is not None:
             dim, runs = self.runs

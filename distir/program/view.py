@@ -171,7 +171,7 @@ def _dictionaries(
 def batch_size(function: FuncOp) -> int | None:
     """
     Returns the batch size: the first dimension of the first input that has dimensions,
-    in its global shape. Returns None if no input has any.
+    in its global shape. Returns None if no input has dimensions.
     """
     for value, role in zip(
         function.body.block.args, argument_roles(function), strict=True

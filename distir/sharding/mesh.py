@@ -144,8 +144,8 @@ class Mesh:
 
 def only_mesh(module: ModuleOp) -> Mesh:
     """
-    Returns the mesh of a module that has exactly one. Raises DistIRError if the module
-    has none or several.
+    Returns the mesh of a module that declares exactly one mesh. Raises DistIRError if
+    the module declares no mesh or several.
     """
     known = meshes(module)
     if len(known) != 1:

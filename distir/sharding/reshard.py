@@ -297,8 +297,8 @@ def _joint_blocks(
 ) -> int:
     """
     Returns the number of contiguous blocks in which `axes`, the innermost axes of a
-    dimension, split it together (1 unless the split is block-cyclic). Returns 0 if no
-    collective can split or gather `axes` together.
+    dimension, together split this dimension (1 unless the split is block-cyclic).
+    Returns 0 if no collective can split or gather `axes` together.
     """
     dims = {
         dim

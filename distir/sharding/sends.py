@@ -209,7 +209,10 @@ def _by_dim(
 
 
 def _place(layout: Layout, at: Mapping[str, int]) -> tuple[int, ...]:
-    """Returns a device's coordinates on all axes that split the value."""
+    """
+    Returns the coordinates `at` of a device on all axes that split a value in the
+    layout `layout`.
+    """
     return tuple(at[axis] for axis in layout.split_axes)
 
 

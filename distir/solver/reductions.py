@@ -99,10 +99,10 @@ def _between(events: Table, kept: Table) -> Table:
 
 def _strictest(capacity: Costs, begins: Table, ends: Table) -> npt.NDArray[np.bool_]:
     """
-    Returns a mask of the points in time to keep. A point is dropped if all memory
-    pieces that are live there are also live at a neighbouring point with no more
-    capacity. When a point is dropped, its two neighbours become neighbours of each
-    other and are compared too.
+    Returns a mask of the points in time to keep. A point is dropped if a neighbouring
+    point has no more capacity, and all memory pieces that are live at the dropped point
+    are also live at this neighbour. When a point is dropped, its two neighbours become
+    neighbours of each other and are compared too.
     """
     stack: list[int] = []
     began: list[int] = []  # between a point on the stack and the one below it

@@ -79,8 +79,8 @@ def lasting_objects() -> Generator[None]:
 @contextlib.contextmanager
 def one_garbage_collection() -> Generator[None]:
     """
-    Returns a context manager for work that makes programs and drops them. At its end,
-    garbage is collected among the objects that the work has made.
+    Returns a context manager for work that makes programs and drops them. At the end of
+    the context, garbage is collected among the objects that the work has made.
     """
     with lasting_objects(), rare_garbage_collection():
         yield

@@ -121,9 +121,9 @@ def runner_up(search: PlanSearch) -> Simulated | None:
 
 def nothing_found(search: AutoSearch) -> str:
     """
-    Explains why no plan was found. Names the smallest memory that any plan needs and,
-    if the search ended by itself, the largest contributors to it. Finding the
-    contributors requires distributing the plan again, so they are left out after an
+    Explains why no plan was found. Names the smallest memory that any plan needs. If
+    the search ended by itself, also names the values that take most of this memory.
+    Finding them requires distributing the plan again, so they are left out after an
     interruption or a time limit.
     """
     results = sorted(search.results.values(), key=lambda r: r.plan)

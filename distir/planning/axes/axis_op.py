@@ -512,7 +512,7 @@ class AxisProgram:
     def _alike_info(self, op: Operation, before: LayoutStrategy) -> AxisOp:
         """
         Returns the strategies of an op. Ops with equal rules, such as slices of
-        different rows, share them. An op that a split decomposes shares its strategies
+        different rows, share one `AxisOp`. If a split decomposes an op, the op shares
         only with ops of its own signature, because its constants may decide the
         decomposition.
         """

@@ -306,8 +306,8 @@ class AxisGraphBuilder:
         """
         Returns the splits to which one use may move a value and that a later use also
         takes. If the function returns the value (`returned`), every split to which a
-        use may move the value counts, because the value may leave the function in any
-        of them.
+        use may move the value counts, because the value may leave the function in each
+        of these splits.
         """
         found: dict[Placement, None] = {}
         behind: set[Placement] = set()
@@ -364,8 +364,8 @@ class AxisGraphBuilder:
 
 def _has_cuts(port: AxisPort) -> bool:
     """
-    Whether some alternative of the value lets one use cut a part out of it that later
-    uses can take.
+    Whether any alternative of the value lets one use cut a part out of the value, so
+    that later uses can take this part.
     """
     return any(isinstance(s, ValueAlternative) and s.cut for s in port.node.strategies)
 

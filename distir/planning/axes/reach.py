@@ -1,6 +1,6 @@
 """
-Finds the placements that values can have on one mesh axis, and the strategies of ops
-for these placements.
+Finds the placements that values can have on one mesh axis, and the strategies that ops
+have if their operands have these placements.
 """
 
 from __future__ import annotations

@@ -33,14 +33,16 @@ class RunLengths:
     axis.
 
     - `functions`: the functions of the program;
-    - `info`: returns the strategies of an op on the axis, or None for ops that do not
-      matter;
+    - `info`: a function that returns the strategies of an op on the axis, or None for
+      an op that is to be skipped;
     - `backwards`: if True, run lengths spread only from uses to the ops that compute
       the values, without a limit on their number. The runs in the results of a
-      contraction also spread to the other operands of the next contractions that use
-      these results. Attention needs this if several query heads share a key head;
+      contraction also spread to the operands of the next contractions, beside the
+      operands that are these results. Attention needs this if several query heads share
+      a key head;
     - `runs`: the result: for each op, the factors with the run lengths to try;
-    - `splits`: the result: for each value, the splits in runs that ops could work on.
+    - `splits`: the result: for each value, the block-cyclic splits that ops could work
+      on.
     """
 
     def __init__(

@@ -106,15 +106,15 @@ class CostModel(ABC):
 
     def argument(self, type_: Attribute, layout: Layout) -> float:
         """
-        Returns the cost of preparing an argument in `layout` before ops can use it. It
-        is 0 unless a subclass overrides it.
+        Returns the cost of preparing an argument in `layout` before ops can use it. The
+        cost is 0 unless a subclass overrides this method.
         """
         return 0.0
 
     def send(self, type_: Attribute, layout: Layout) -> float:
         """
         Returns the cost of sending a value of the sequential type `type_` in `layout`
-        to the next pipeline rank. It is 0 in models without a pipeline.
+        to the next pipeline rank. The cost is 0 in models without a pipeline.
         """
         return 0.0
 

@@ -74,9 +74,9 @@ def for_entry(
     options: DistributionOptions, entry: ModuleOp, module: ModuleOp
 ) -> DistributionOptions:
     """
-    Returns the options for one entry of `module`, without requests for arguments that
-    only other entries have. Requests that match no entry's arguments stay, so that a
-    later check refuses them.
+    Returns the options for one entry of `module`. Requests for arguments that only
+    other entries have are left out. Requests that match no argument of any entry stay,
+    so that a later check refuses them.
     """
     own = set(argument_names(entry_function(entry)))
     every = {n for f in entry_points(module).values() for n in argument_names(f)}

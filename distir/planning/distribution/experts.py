@@ -257,9 +257,9 @@ def _places(module: ModuleOp) -> list[ExpertPlacesOp]:
 
 def _narrow(op: Operation) -> tuple[Operation, int]:
     """
-    Finds the narrowest form of the rows of experts that `op` combines: before a cast to
-    a wider type, so that fewer bytes travel. Returns the op that takes these rows, and
-    the index of its operand.
+    Finds the value with the narrowest element type that holds the rows of experts that
+    `op` combines: the value before a cast to a wider type, so that fewer bytes travel.
+    Returns the op that takes this value, and the index of its operand.
     """
     cast = op.operands[0].owner
     if isinstance(cast, Operation) and cast.name == "onnx.Cast":

@@ -1,4 +1,6 @@
-"""Chooses which communication overlaps computation, by simulating the alternatives."""
+"""
+Chooses the communication that overlaps computation, by simulating the alternatives.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,11 @@ def overlap_communication(
     memory. Changes the distributed program in place, adds a note on the gain, and
     returns the simulation of the result.
 
-    `kinds` are the kinds of communication that may overlap. Parameters are gathered
-    `ahead` uses early. Simulations use `profiles`; `before` is the simulation of the
-    unchanged program, if known. A program with buckets gets new buckets. Raises
-    DistIRError if `ahead` is below 1 or a kind does not exist.
+    `kinds` are the kinds of communication that may overlap. A gather of a parameter may
+    start `ahead` uses of gathered parameters before its own use. Simulations use
+    `profiles`; `before` is the simulation of the unchanged program, if known. A program
+    with buckets gets new buckets. Raises DistIRError if `ahead` is below 1 or a kind
+    does not exist.
     """
     if ahead < 1:
         raise DistIRError(

@@ -46,8 +46,9 @@ whether collectives are merged into buckets, and the meshes of the stages.
 
 class LayoutChooser:
     """
-    Chooses the layouts of one plan after another. `program` returns the sequential
-    program for a batch size. `profiles` hold measured speeds of the devices.
+    Chooses the layouts of one plan after another. `program` is a function that returns
+    the sequential program for a batch size. `profiles` hold measured speeds of the
+    devices.
 
     Plans that differ only in the schedule and the number of micro-batches share their
     layouts if three conditions hold:
@@ -57,12 +58,12 @@ class LayoutChooser:
       cost of the chosen layouts then does not grow with the number of micro-batches,
       while the cost of other layouts may (`distir.sharding.prices`);
     - `verify-distribution` accepts the layouts for this number. A split that is illegal
-      for the first number is also illegal for its multiples, but the opposite does not
-      hold.
+      for the first number is also illegal for the multiples of the first number, but
+      the opposite does not hold.
 
     Otherwise the plan's layouts are chosen separately. If plans also differ in the
-    batch size, the layouts of some of them follow from the layouts for a smaller and a
-    larger batch (`Between`).
+    batch size, the layouts for a batch size between two others may follow from the
+    layouts for these two (`Between`).
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class LayoutChooser:
     def prepare(self, batches: Sequence[int]) -> None:
         """
         Compares the programs for the batch sizes `batches`, which are in ascending
-        order.
+        order. Layouts for a size in the middle may then follow from the layouts for the
+        smallest and the largest size.
         """
         for batch in batches[1:-1]:
             self._known_between(batches[0], batch, batches[-1])

@@ -234,9 +234,9 @@ class CompiledEntry:
 
     def _place_outside(self) -> None:
         """
-        Adds the latest calls and sends to the ops that are compiled later, so that
-        these ops can find them. Only calls and sends that are near the end or use
-        results of these ops are added.
+        Adds the latest calls and sends to the block of ops that are compiled later, so
+        that the ops of the block have them among their neighbours. Only calls and sends
+        are added that are near the end or use results of ops of the block.
         """
         latest = self._outside[self._placed_before :]
         self._placed_before += len(latest)

@@ -206,7 +206,8 @@ class Evaluator:
     def _pipelined_step(self, plan: Plan) -> Step | None:
         """
         Returns the simulated step of a pipeline that can be simulated without building
-        its program. Returns None for other plans, or if the devices of a mesh differ.
+        its program. Returns None if `plan` is not a pipeline of this kind, or if the
+        devices of a mesh differ.
         """
         if not isinstance(plan, GridPlan) or not self._is_simulated_at_once(plan):
             return None

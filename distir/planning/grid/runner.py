@@ -59,15 +59,15 @@ def run(
     order. A list can be empty.
 
     At most `jobs` processes run at a time (0: one per core). Grid plans that share work
-    are evaluated together, at most `longest` of them in one process. On systems that
+    are evaluated together, at most `longest` plans in one process. On systems that
     cannot fork processes, `source` is pickled.
 
-    - `known`: earlier results whose layouts some of the plans can use;
+    - `known`: earlier results, with layouts that plans in `plans` may use;
     - `clock`: when it stops, an empty list is yielded once, so that the caller can
       close the iterator;
     - `least`: a function that returns the lowest throughput of interest, in samples/s;
-      the search for layouts of slower plans may stop early. It is called anew for each
-      group;
+      the search for layouts of slower plans may stop early. The function is called anew
+      for each group of plans;
     - `is_promising`: a plan is left out if this function returns False when its turn
       comes;
     - `evaluator`: an evaluator of the same source, which keeps the preparations of

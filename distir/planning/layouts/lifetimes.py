@@ -39,7 +39,7 @@ class Computed(NamedTuple):
 class Partial(NamedTuple):
     """
     A second buffer for a node's result that is partial. The buffer is in use while the
-    result is reduced for all its uses.
+    result is reduced, once for all its uses.
     """
 
     port: LayoutPort
@@ -47,8 +47,8 @@ class Partial(NamedTuple):
 
 class Fresh(NamedTuple):
     """
-    A buffer for a value in the layout of one use, if the value itself has another
-    layout.
+    A buffer for a value in the layout of one use, if this layout differs from the
+    layout of the value itself.
     """
 
     port: LayoutPort
@@ -57,8 +57,9 @@ class Fresh(NamedTuple):
 
 class Updated(NamedTuple):
     """
-    A buffer for a result that updates an argument, in the argument's layout. It is
-    needed if the result is computed in another layout.
+    A buffer for a result that updates an argument, in the argument's layout. The buffer
+    is needed if the layout in which the result is computed differs from the argument's
+    layout.
     """
 
     port: LayoutPort

@@ -1,6 +1,6 @@
 """
-The arguments of a program with the layouts of a plan. Their names identify them in
-another program of the same model.
+The arguments of a program with the layouts of a plan. In another program of the same
+model, the arguments are found by name.
 """
 
 from __future__ import annotations

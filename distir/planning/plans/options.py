@@ -31,7 +31,7 @@ def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(ProfileOptions):
     """
-    The choices of a search over plans. If an option that holds several values is empty,
+    The choices of a search over plans. If an option for several values has no value,
     the search chooses the values.
     """
 

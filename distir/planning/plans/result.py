@@ -102,9 +102,10 @@ class Simulated(Result):
     def has_layouts_of(self, plan: Plan) -> bool:
         """
         Whether `plan` has the same layout search as this plan. This is so if the two
-        plans differ in overlap alone. It is also so if both are pipelined, memory did
-        not limit the choice of layouts, and they differ only in pipeline ranks,
-        schedule, stages and overlap: these do not change the search.
+        plans differ in overlap alone. It is also so if three conditions hold: both
+        plans are pipelined, memory did not limit the choice of layouts, and the plans
+        differ only in pipeline ranks, schedule, stages and overlap, which do not change
+        the search.
         """
         if self.layouts is None:
             return False

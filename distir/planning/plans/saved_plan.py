@@ -175,8 +175,8 @@ class SavedPlan:
     @property
     def results(self) -> SearchResults:
         """
-        All results of the search; they can be saved as JSON. Raises DistIRError for a
-        plan from a file, which holds only its own result.
+        All results of the search. `SearchResults.save` writes them as JSON. Raises
+        DistIRError for a plan from a file, which holds only its own result.
         """
         if self.outcomes is None:
             raise DistIRError(
@@ -311,8 +311,9 @@ class SavedPlan:
         """
         Distributes `module`, the program of the search, in place, and verifies the
         result. Nothing is searched. Raises DistIRError for any other program; `what`
-        names the program in the message. If the program has several entries and the
-        plan was searched for one of them, distributes all entries.
+        names the program in the message. If the search distributed one entry of a
+        program with several entries, `module` may be the whole program, and all its
+        entries are distributed.
         """
         several = [one_entry(module, name) for name in entry_points(module)]
         searched = next((e for e in several if _digest(e) == self.program), None)
@@ -380,7 +381,7 @@ class SavedPlan:
 
     def distribute_forward(self, module: ModuleOp, chosen: Chosen) -> None:
         """
-        Distributes the forward program of the plan's model, in place, and verifies the
+        Distributes a forward pass of the plan's model, in place, and verifies the
         result. Parameters are split as in the plan, and are on the pipeline stages in
         `chosen`. Raises DistIRError if the plan does not fit the program.
         """

@@ -77,9 +77,9 @@ def advice(
     sizes: DecoderSizes, shapes: Iterable[ReplicaShape], longest: int, device: int
 ) -> str:
     """
-    Says how much memory is missing in the shape of `shapes` that lacks the least, and
-    which changes would help. Returns "" if one of the shapes may fit, or if there are
-    none.
+    Returns a text on the shape of `shapes` that lacks the least memory: the missing
+    memory, and changes that would help. The text is empty if a shape may fit, or if
+    `shapes` is empty.
     """
     different = tuple(dict.fromkeys(shapes))
 

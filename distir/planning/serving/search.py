@@ -370,9 +370,10 @@ class ServiceSearch:
         least: float = 0.0,
     ) -> Highest:
         """
-        Finds the highest load of a replica within the limits. `load` simulates a rate;
-        at an infinite rate it gives the throughput, an upper bound of all loads. Ends
-        without a load if the throughput is below `least` requests/s.
+        Finds the highest load of a replica within the limits. `load` returns the load
+        point of a rate. At an infinite rate the load point has the throughput, an upper
+        bound of all loads. Ends without a load if the throughput is below `least`
+        requests/s.
         """
         found = Highest(replica)
         top = load(inf).tokens_per_s / self.generated

@@ -334,8 +334,9 @@ class StepSimulator:
 
     def _staged(self, cost: LayerCosts, tokens: int, p: int, others: float) -> StepTime:
         """
-        Returns the time of a step with `tokens` new tokens in `p` stages. `others` are
-        seconds that are added to the layers' time in `cost`; they may be negative.
+        Returns the time of a step with `tokens` new tokens in `p` stages. `others` is a
+        number of seconds, possibly negative, that is added to the layers' time in
+        `cost`.
         """
         layers = max(cost.layers(self._all) + others, 0.0)
         whole = layers + cost.fixed

@@ -160,8 +160,8 @@ class RuleBuilder:
     def aligned(self, value: SSAValue | None, target: Dims) -> Dims:
         """
         Returns the dimensions of a value that broadcasts against the dimensions
-        `target`, aligned at the last one. A dimension whose size differs has no
-        factors.
+        `target`. The last dimensions are aligned with each other. A dimension whose
+        size differs has no factors.
         """
         sizes = shape_of(value)
         padded = ((),) * (len(sizes) - len(target)) + tuple(target)

@@ -39,8 +39,8 @@ class LocalBuilder:
 
     def input(self, position: int) -> SSAValue | None:
         """
-        Returns the local operand at schema position `position`, or None if it is
-        omitted.
+        Returns the local operand at schema position `position`, or None if the operand
+        is omitted.
         """
         return self.inputs[position] if position < len(self.inputs) else None
 

@@ -277,10 +277,10 @@ class Lagrangian:
     def mixed(self) -> tuple[Costs, float] | None:
         """
         Returns the next multipliers (prices of memory), and the highest value that the
-        bound can reach there. They come from the cheapest mixture of choices that fits
-        on average. Points in time at which the mixture exceeds the capacity get a
-        multiplier first. Returns None if the linear program is numerically too
-        difficult.
+        bound can reach at these multipliers. They come from the cheapest mixture of
+        choices that fits into memory on average. Points in time at which the mixture
+        exceeds the capacity get a multiplier first. Returns None if the linear program
+        is numerically too difficult.
         """
         capacity = self.graph.capacity
         costs = np.array([c.cost for c in self.priced])

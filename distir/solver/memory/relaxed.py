@@ -108,6 +108,8 @@ def near_optimum(graph: CostGraph, gap: float) -> Optimum:
 
 
 def _eliminated(graph: CostGraph, clock: Clock) -> SolverResult | None:
-    """Returns the optimum by elimination, or None if that would take too long."""
+    """
+    Returns the optimum by elimination, or None if elimination would take too long.
+    """
     order = plan(graph, WORK)
     return eliminate(graph, order, clock) if fits(order) else None

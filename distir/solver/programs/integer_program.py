@@ -165,7 +165,10 @@ class _Relaxed:
             part = self.part(reduced, slack)
 
     def is_large(self, part: CostGraph | None) -> bool:
-        """Whether solving a part of the graph would take too long."""
+        """
+        Whether solving `part`, a part of the graph, would take too long. False if
+        `part` is None, which means that no choice is left.
+        """
         return part is not None and part.columns > self.columns
 
     def part(self, reduced: Costs, slack: float) -> CostGraph | None:
