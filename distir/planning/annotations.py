@@ -18,7 +18,7 @@ from distir.sharding.mesh import Mesh, meshes
 def axis_mesh(module: ModuleOp, axis: str) -> Mesh:
     """
     Returns the only mesh of the module that has the axis `axis`. Raises DistIRError if
-    no mesh or several meshes have it.
+    no mesh has this axis, or if several meshes have it.
     """
     known = meshes(module)
     found = [mesh for mesh in known.values() if axis in mesh.sizes]

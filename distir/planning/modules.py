@@ -209,8 +209,8 @@ def _same_argument(
     op: Operation, uses: Mapping[int, ParameterUse]
 ) -> ParameterUse | None:
     """
-    Returns the argument of which the result of `op` is a copy, if `op` only permutes
-    the argument's dimensions or changes its element type. Returns None for other ops.
+    Returns the argument whose value the result of `op` has, if `op` only permutes the
+    argument's dimensions or changes its element type. Returns None for any other op.
     `uses` holds the operands of `op` that are arguments.
     """
     if 0 not in uses or len(op.operands) != 1:

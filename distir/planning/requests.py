@@ -105,7 +105,7 @@ def request(
 ) -> None:
     """
     Requests that the axes `axes` split argument `index` of a function in the same way
-    as in the layout `asked`. Other axes stay free. `origin` names the source of the
+    as in the layout `asked`. All other axes stay free. `origin` names the source of the
     request, for error messages. Raises DistIRError if an earlier request or plan splits
     the argument differently over one of `axes`.
     """

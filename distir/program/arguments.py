@@ -185,9 +185,9 @@ def result_names(function: FuncOp) -> list[str]:
 
 def updated_arguments(function: FuncOp) -> dict[int, int]:
     """
-    Maps the index of each result to the index of the argument that it replaces in the
-    next step. Other results are left out. Raises DistIRError if a result names an
-    argument that does not exist.
+    Maps the index of each result that replaces an argument in the next step to the
+    index of this argument. All other results are left out. Raises DistIRError if a
+    result names an argument that does not exist.
     """
     return _named_arguments(function, function.res_attrs, UPDATES, "result {} updates")
 
@@ -216,8 +216,8 @@ def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
 
 def gradients_of_results(function: FuncOp) -> dict[int, int]:
     """
-    Maps the index of each result to the index of the argument that is its gradient.
-    Results without such an argument are left out.
+    Maps the index of each result whose gradient is an argument to the index of this
+    argument. All other results are left out.
     """
     wanted = _argument_texts(function, GRADIENT_OF)
     if not any(wanted):
@@ -228,9 +228,9 @@ def gradients_of_results(function: FuncOp) -> dict[int, int]:
 
 def linked_arguments(function: FuncOp) -> dict[int, int]:
     """
-    Maps the index of each result to the index of the argument whose layout it must
-    have. Such a result replaces the argument in the next step or is its gradient, or
-    the argument is the gradient of the result.
+    Maps the index of a result to the index of the argument whose layout the result must
+    have. The result replaces the argument in the next step or is its gradient, or the
+    argument is the gradient of the result.
     """
     return {
         **gradients_of_results(function),

@@ -92,7 +92,7 @@ _FORMER: Mapping[str, str] = {
 def check_functions(module: ModuleOp) -> None:
     """
     Raises VerifyException if a function has no name or no type. MLIR's generic form
-    allows functions without them.
+    allows functions without a name or a type.
     """
     for op in module.body.block.ops:
         if isinstance(op, FuncOp) and not (

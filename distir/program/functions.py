@@ -277,7 +277,7 @@ def ancestors(
 ) -> set[Operation]:
     """
     Returns the ops on which `values` depend, directly or not. The search stops at
-    values in `known`: ops on which only such values depend are left out.
+    values in `known`: an op that is needed only for values in `known` is left out.
     """
     found: set[Operation] = set()
     pending = list(values)

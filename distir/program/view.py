@@ -103,8 +103,8 @@ class Program:
     @cached_property
     def updates(self) -> Mapping[int, int]:
         """
-        Maps the index of each result to the index of the argument that it replaces in
-        the next step. Other results are left out.
+        Maps the index of each result that replaces an argument in the next step to the
+        index of this argument. All other results are left out.
         """
         return updated_arguments(self.entry)
 

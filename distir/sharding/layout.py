@@ -301,8 +301,9 @@ def take_shard(
 ) -> npt.NDArray[Any]:
     """
     Returns the part of a global array that the device at `coordinates` holds. If the
-    layout is partial over axes, the device at coordinate 0 on them holds the value.
-    Other devices hold zeros for sums, and the same value for maxima and minima.
+    layout is partial over axes, the devices at coordinate 0 on these axes hold the
+    value. All other devices hold zeros for sums, and the same value for maxima and
+    minima.
     """
     for dim, shards in enumerate(layout.dims):
         if shards:

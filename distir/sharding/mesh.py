@@ -52,7 +52,8 @@ class Mesh:
 
     def size(self, axis: str) -> int:
         """
-        Returns the size of `axis`. Raises DistIRError if the mesh has no such axis.
+        Returns the size of the axis `axis`. Raises DistIRError if the mesh lacks this
+        axis.
         """
         size = self.sizes.get(axis)
         if size is None:

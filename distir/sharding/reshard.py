@@ -95,8 +95,8 @@ class Planner:
 
     def plan(self, before: Layout) -> list[ReshardStep]:
         """
-        Returns the cheapest steps from the layout `before`. Raises DistIRError if there
-        are none.
+        Returns the cheapest steps from the layout `before`. Raises DistIRError if no
+        steps lead from it to the planner's layout.
         """
         steps = self.find(before)
         if steps is None:

@@ -81,8 +81,8 @@ class Signatures:
 
     def form(self, op: Operation) -> int:
         """
-        Returns an id that ops share if they are of one kind and their types and
-        sharding rules are equal. Their properties and constants may differ.
+        Returns an id that ops share if they are of one kind and have equal types and
+        sharding rules. The properties and constants of these ops may differ.
         """
         kind = self.of(op)
         found = self._form_of.get(kind)

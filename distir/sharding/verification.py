@@ -174,7 +174,7 @@ class DistributionVerifier:
     def _in_bucket(self, op: CollectiveOp, buckets: dict[Attribute, Operation]) -> None:
         """
         Checks that an op stands next to the other ops of its bucket, and that one
-        message can carry them all. Raises DistIRError if not.
+        message can carry all these ops. Raises DistIRError if not.
         """
         op.check_bucket()
         number = op.attributes[BUCKET]

@@ -8,10 +8,10 @@ choice stays the same. The sum of the least costs of all nodes and edges is thus
 bound, which rises with each pass over the nodes. To read off a choice, the nodes are
 decided in order; each takes the best alternative given the nodes before it. Bound and
 choice are close to the optimum after some dozens of passes; a linear program of the
-same relaxation takes ten times as long. An alternative that costs more than the gap
-between bound and choice is in no better choice.
+same relaxation takes ten times as long. An alternative that raises the bound by more
+than the gap between bound and choice cannot be part of a better choice.
 
-If costs of nodes change, the messages of the last run are a good start for the next
+If costs of nodes change, the messages of the previous run are a good start for the next
 run.
 """
 

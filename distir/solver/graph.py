@@ -79,7 +79,8 @@ class Substitution:
     """
     The rule that gives the alternative of a removed node: `table`, indexed by the
     alternatives of `nodes`. If a node was only restricted to fewer alternatives,
-    `nodes` is the node itself, and `table` maps its new alternatives to the old ones.
+    `nodes` is the node itself, and `table` maps its new alternatives to its old
+    alternatives.
     """
 
     node: int
@@ -212,8 +213,8 @@ class CostGraph:
 
     def add_edge(self, i: int, j: int, matrix: Costs) -> None:
         """
-        Adds an edge between nodes `i` and `j`. If they have an edge already, the matrix
-        is added to that edge's matrix.
+        Adds an edge between nodes `i` and `j`. If the nodes already have an edge, adds
+        `matrix` to the matrix of this edge.
         """
         there = self.near[i].get(j)
         if there is not None:

@@ -47,9 +47,12 @@ ROUNDING = 1e-9
 @dataclass(frozen=True)
 class SolverResult:
     """
-    The result of solving a graph. `choice` gives the alternatives of a choice that fits
-    into memory, or is None. `objective` is the cost of the choice. `bound` is a lower
-    bound on the cost of all choices; it is infinite if no choice exists.
+    The result of solving a graph.
+
+    - `choice`: the alternatives of a choice that fits into memory; None if none was
+      found;
+    - `objective`: the cost of the choice;
+    - `bound`: a lower bound on the cost of all choices; infinite if no choice exists.
     """
 
     choice: Mapping[int, int] | None

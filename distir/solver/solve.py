@@ -286,9 +286,9 @@ class _Solving:
 
     def lagrangian(self) -> SolverResult:
         """
-        Runs the Lagrangian, a search with prices for memory. If segments are given, it
-        starts from their result. If it finds no choice that fits into memory, it runs
-        again from the choice with the smallest peak.
+        Runs the Lagrangian, a search with prices for memory. If segments are given, the
+        search starts from the result of the segments. If no choice that fits into
+        memory is found, runs the search again from the choice with the smallest peak.
         """
         graph, clock = self.graph, self.clock
         first = self.by_passes()

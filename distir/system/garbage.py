@@ -16,8 +16,8 @@ GARBAGE = 5_000_000
 def no_garbage_collection() -> Generator[None]:
     """
     Returns a context manager that suspends garbage collection. It is for work that
-    makes millions of objects and frees few of them before the end. Repeated collections
-    would take a third of the time of such work.
+    makes millions of objects and frees few of them before the end, where repeated
+    collections would take a third of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -63,8 +63,9 @@ def lasting_imports() -> Generator[None]:
 def lasting_objects() -> Generator[None]:
     """
     Returns a context manager within which garbage collections pass over the objects
-    that exist at its start. Use it for work that repeatedly makes and frees programs: a
-    collection then searches these programs, not all modules of the process.
+    that existed when the context was entered. Use it for work that repeatedly makes and
+    frees programs: a collection then searches these programs, not all modules of the
+    process.
     """
     is_first = not gc.get_freeze_count()
     if is_first:

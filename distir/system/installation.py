@@ -38,8 +38,8 @@ class Part:
 class Installation:
     """
     The parts of an installation. `steps` are sentences about the next steps for the
-    user. `works` is whether all packages that every command needs are there, in
-    versions that fit.
+    user. `works` is whether all packages that every command needs are installed, in
+    suitable versions.
     """
 
     parts: Sequence[Part]

@@ -214,8 +214,8 @@ class ProgramParser(LocationParser):
     def _renamed(self, text: OpText) -> KnownOp | None:
         """
         Returns the facts about the op with text `text`, derived from a known op whose
-        text differs only in names of types and callees. Returns None if there is no
-        such op.
+        text differs only in names of types and callees. Returns None if no such op is
+        known.
         """
         before = self._known_forms.get(text.form.key)
         if before is None:

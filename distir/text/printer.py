@@ -37,8 +37,9 @@ class ProgramPrinter(NumberPrinter):
 
     The name describes the type: the element type, the size of each dimension with the
     axes that split it, the axes over which values are partial, and the mesh if the
-    module has several (`!bf16_64d_4096_sum_t_stage3`). Types that would get the same
-    name are numbered. Names are for people: no code reads information out of them.
+    module has several meshes (`!bf16_64d_4096_sum_t_stage3`). Types that would get the
+    same name are numbered. The names are for people: no code reads information out of
+    them.
     """
 
     def __init__(self, stream: TextIO):

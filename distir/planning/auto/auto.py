@@ -419,8 +419,8 @@ class AutoSearch(PlanSearch):
     def _comes_now(self, result: Simulated, plan: Plan, refined: bool) -> bool:
         """
         Whether `plan`, a neighbour of the plan in `result`, is judged in this round.
-        With `refined`, `plan` must add a refinement to a plan near the best; otherwise
-        it must have no refinement.
+        With `refined`, `plan` must add a refinement to a plan near the best. Without
+        `refined`, `plan` must have no refinement.
         """
         if plan in self.results or not self._may_help(result, plan):
             return False
@@ -461,11 +461,13 @@ class AutoSearch(PlanSearch):
         Whether `plan`, a neighbour of the plan in `result`, may be possible and better.
         The answer is False in these cases:
 
-        - the schedule of `plan` was impossible for all judged plans with the same number of
-          ranks, because the model has too few layers;
-        - memory does not limit the plan in `result`, but `plan` only saves memory, by
-          recomputation, the host's memory, or more micro-batches without a pipeline;
-        - `plan` has micro-batches without a pipeline, although a single micro-batch fits.
+        - the schedule of `plan` was impossible for all judged plans with the same
+          number of ranks, because the model has too few layers;
+        - memory does not limit the plan in `result`, and `plan` differs from it only by
+          saving memory: by recomputation, the host's memory, or more micro-batches
+          without a pipeline;
+        - `plan` has micro-batches without a pipeline, although a single micro-batch
+          fits.
         """
         alike = [
             isinstance(other, Simulated)

@@ -36,8 +36,8 @@ class Effects:
 
     def learn(self, before: Simulated, after: Result) -> None:
         """
-        Records the effect of the change from one plan to its neighbour. `before` and
-        `after` are their results.
+        Records the effect of the change from one plan to its neighbour. `before` is the
+        result of the plan, and `after` the result of the neighbour.
         """
         ratios = _IMPOSSIBLE, _IMPOSSIBLE
         if isinstance(after, Simulated):

@@ -115,8 +115,9 @@ class _Mixture:
     def of(family: Mapping[str, Result], some: str, more: str) -> _Mixture | None:
         """
         Returns the mixture of the policies `some` and `more`. Returns None if all
-        layers can have `some`, if `more` does not fit either, or if too little is
-        known. `family` holds the results of a plan by checkpoint policy.
+        layers can have `some`, if `more` does not fit either, or if the results that
+        are needed are missing. `family` holds the results of a plan by checkpoint
+        policy.
         """
         all_some, all_more = family[some], family[more]
         if not isinstance(all_more, Simulated) or not _has_enough(all_more):

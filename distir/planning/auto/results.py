@@ -153,8 +153,8 @@ def nothing_found(search: AutoSearch) -> str:
 
 def _would_do(error: str) -> float:
     """
-    Returns the number of bytes that would suffice according to the error message
-    `error`, or infinity if it names none.
+    Returns the number of bytes of memory that would suffice according to the error
+    message `error`, or infinity if the message names no number.
     """
     found = re.search(r"(\S+) bytes would do", error)
     return float(found[1]) if found else inf
@@ -162,8 +162,8 @@ def _would_do(error: str) -> float:
 
 def _largest(programs: Programs, result: Simulated) -> str:
     """
-    Describes the largest contributors to the peak memory of a plan, by kind of value
-    and by module of the model.
+    Describes the values that take most of a plan's peak memory, by kind of value and by
+    module of the model.
     """
     module = Evaluator(programs).distributed(result.plan, result.layouts)
     memory = MemoryReport.of(simulate(module, profiles=programs.profiles)).largest

@@ -143,10 +143,10 @@ class AutoSpace:
         Returns plans of the grid that need little memory. They recompute as much as is
         allowed, split the optimizer states, and use micro-batches of one sample.
         Tensor, pipeline and expert parallelism together divide the parameters over the
-        fewest devices that suffice according to `may_fit`, or over twice as many, in all
-        combinations with tensor parallelism within a node. Plans with small degrees come
-        first, as every kind of parallelism is slow at a large degree, and tensor
-        parallelism the most.
+        fewest devices that suffice according to `may_fit`, or over twice as many. All
+        combinations of these degrees are returned in which tensor parallelism stays
+        within a node. Plans with small degrees come first, as every kind of parallelism
+        is slow at a large degree, and tensor parallelism the most.
         """
         plans = self._with_little_memory(
             batches, 1 if 1 in self.zero else self.zero[-1], may_fit
@@ -227,7 +227,8 @@ class AutoSpace:
 
     def neighbours(self, plan: Plan) -> Iterator[Plan]:
         """
-        Yields the neighbours of `plan`: the plans that differ from it in one option.
+        Yields the neighbours of `plan`: the plans that differ from `plan` in one
+        option.
         """
         if self.trains and plan.checkpoint not in self.checkpoint:
             # Numbers of layers hold for one use of memory: with another one they are found

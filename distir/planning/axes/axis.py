@@ -1,6 +1,6 @@
 """
-Plans one mesh axis: builds the graph of a program's strategies, solves it and reads the
-solution.
+Plans one mesh axis: builds the graph of a program's strategies, solves the graph and
+reads the solution.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class Decomposition(NamedTuple):
 
     - `parts`: the strategies of the decomposition's ops on all axes planned so far,
       this axis included;
-    - `price`: the cost of reducing the values between these ops that are partial over
-      this axis;
+    - `price`: the cost of reducing the values that these ops pass to each other and
+      that are partial over this axis;
     - `exchanged`: the cost of the communication inside these ops while they compute;
     - `is_of_result`: whether one of the partial values is the result of the whole op.
     """
@@ -491,9 +491,10 @@ class AxisProgram:
     @property
     def updates(self) -> Mapping[int, int]:
         """
-        Maps the index of an entry function's result to the index of an argument: the
-        argument that the result replaces in the next step, or whose gradient the result
-        is. Such a result gets the argument's placement. Other results are left out.
+        Maps the index of an entry function's result to the index of an argument if the
+        result replaces the argument in the next step, or is the gradient of the
+        argument. The result gets the argument's placement. All other results are left
+        out.
         """
         return self._program.links
 

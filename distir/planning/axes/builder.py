@@ -79,8 +79,9 @@ OperandUse = OpUse | CallUse
 
 class AxisGraphBuilder:
     """
-    Builds the graph of a program on one mesh axis. `Reach` must have found the
-    strategies of the ops before. `policy` describes the purpose of the axis.
+    Builds the graph of a program on one mesh axis. `policy` describes the purpose of
+    the axis. Before the graph is built, `Reach` must have found the strategies of the
+    ops.
     """
 
     def __init__(self, policy: AxisPolicy):
@@ -104,9 +105,9 @@ class AxisGraphBuilder:
 
     def _body(self, reached: Reached, count: int, position: int) -> AxisBody:
         """
-        Builds the choices of a function for one kind of call. The function is called
-        `count` times in this way. `position` counts the kinds of calls of the function
-        in program order; it breaks ties between equal plans.
+        Builds the choices of a function for one kind of call. The program has `count`
+        calls of this kind. `position` counts the kinds of calls of the function in
+        program order, to break ties between equal plans.
         """
         body = AxisBody(reached.function, count)
         body.add_ops(

@@ -2,10 +2,11 @@
 The purpose of a mesh axis, and a program's own requests about the use of the axis.
 
 Many plans cost equally little work and communication. The purpose of the axis decides
-between them. An axis either splits the inputs, and the parameters follow, or it splits
-parameters, and the activations follow from contractions with parameters. `AxisPolicy`
-holds this purpose, and the program's own requests: constraints (`dist.constrain`), and
-sums that are reduced late (`dist.reduce_late`).
+between these plans. An axis may be for splitting the inputs; the parameters then
+follow. Or an axis may be for splitting parameters; the activations then follow from
+contractions with parameters. `AxisPolicy` holds this purpose, and the program's own
+requests: constraints (`dist.constrain`), and sums that are reduced late
+(`dist.reduce_late`).
 """
 
 from __future__ import annotations

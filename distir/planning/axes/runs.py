@@ -147,8 +147,9 @@ class RunLengths:
         self, op: Operation, is_result: bool, index: int, split: SplitPlacement
     ) -> None:
         """
-        Records the factor that `op` splits block-cyclically if its operand (or result,
-        if `is_result`) number `index` has the placement `split`.
+        Records the factor that `op` splits block-cyclically if one of its values has
+        the placement `split`. The value is the result with index `index` if
+        `is_result`, else the operand with this index.
         """
         info = self.info(op)
         found = None if info is None else info.factor_of(is_result, index, split)

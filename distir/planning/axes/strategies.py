@@ -2,9 +2,9 @@
 The strategies of an op on one mesh axis. A strategy is a placement for each operand and
 each result.
 
-The op's sharding rule says which strategies are legal, and `AxisPolicy` restricts them
-to the purpose of the axis: an axis splits either parameters or inputs, and a split that
-serves neither purpose is left out.
+The op's sharding rule says which strategies are legal, and `AxisPolicy` restricts the
+legal strategies to the purpose of the axis: an axis splits either parameters or inputs,
+and a split that serves neither purpose is left out.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from distir.sharding.rule import BY_ITSELF, Rule, factor_shards
 class CostModel(ABC):
     """
     Prices ops and reshards on each device of a mesh, in the model's own `unit`, and
-    computes their memory in bytes. A cost multiplied by `scale` is large enough that a
-    solver does not take it for a rounding error.
+    computes the memory in bytes that they need. A cost multiplied by `scale` is large
+    enough that a solver does not take it for a rounding error.
 
     A subclass prices an op (`op`) and a single collective (`step`). The collectives of
     a reshard and the bytes of values are the same in all models.

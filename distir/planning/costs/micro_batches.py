@@ -45,10 +45,10 @@ class Shares:
     """
     The fraction of a program's values that each device of a pipeline holds.
 
-    - `of_all`: the fraction of parameters, gradients and states. The ranks divide them
-      among themselves;
+    - `of_all`: the fraction of parameters, gradients and states, which the ranks of the
+      pipeline divide among themselves;
     - `of_micro_batch`: the fraction of the values of one micro-batch, times the number
-      of micro-batches for which the device keeps them.
+      of micro-batches for which the device keeps these values.
 
     The shares are exact only if the stages are balanced. The layout search cannot know
     this, so the simulator judges the memory in the end.
@@ -241,9 +241,9 @@ def costs_on(
 ) -> SimulatedCosts:
     """
     Returns the cost model of a mesh on a cluster, in seconds of the simulator. If the
-    first mesh axis is the micro-batch axis, it is the model for micro-batches, in a
-    pipeline if `schedule` is given. Raises DistIRError if the mesh does not fit the
-    cluster.
+    first mesh axis is the micro-batch axis, the result is the cost model for
+    micro-batches, in a pipeline if `schedule` is given. Raises DistIRError if the mesh
+    does not fit the cluster.
     """
     if mesh.has_time:
         return MicroBatchCosts(

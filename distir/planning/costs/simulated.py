@@ -61,7 +61,7 @@ class SimulatedCosts(CostModel):
     def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
         """
         Returns the seconds of an op of the sequential program on the slowest device.
-        They include the communication inside the op while it computes.
+        The communication inside the op while it computes is included.
         """
         seconds = max(c.seconds for c in self._costs(op, rule, strategy))
         exchange = exchange_of(op, strategy.operands, self.device_map)

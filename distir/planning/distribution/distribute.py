@@ -73,7 +73,10 @@ CONTEXTS = ("gather", "ring")
 
 
 def _speaks_of(options: DistributionOptions, name: str) -> bool:
-    """Returns whether `shard` or `whole` requests a layout for the argument `name`."""
+    """
+    Returns whether the options `shard` or `whole` request a layout for the argument
+    `name`.
+    """
     patterns = (*options.whole, *map(named_argument, options.shard))
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 

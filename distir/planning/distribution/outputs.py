@@ -30,9 +30,9 @@ from distir.sharding.placement import SplitPlacement, add_placement, placement_i
 def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
     """
     Annotates a sequential program that takes gradients of its results as arguments.
-    Results whose first dimension is the batch, and their gradients, are split over
-    `axes`, the axes that split the batch. Without the annotation, layouts of least cost
-    may replicate them. Other programs are left unchanged.
+    Results whose first dimension is the batch, and the gradients of these results, are
+    split over `axes`, the axes that split the batch. Without the annotation, layouts of
+    least cost may replicate them. A program without such arguments is left unchanged.
     """
     entry = entry_function(module)
     links = gradients_of_results(entry)

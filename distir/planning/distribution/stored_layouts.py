@@ -1,4 +1,6 @@
-"""Layouts in which ZeRO stores tensors, and notes on tensors that it cannot split."""
+"""
+Layouts in which ZeRO stores tensors, and notes on the tensors that ZeRO cannot split.
+"""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ class StrategyGraph(Generic[S, U]):
 
     def add(self, node: N, count: int) -> N:
         """
-        Adds `count` executions to the node `node`, inserts it if it is new, and returns
-        it.
+        Adds `count` executions to the node `node`, inserts the node if it is new, and
+        returns it.
         """
         self.nodes.setdefault(node, len(self.nodes))
         node.count += count

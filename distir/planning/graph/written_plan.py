@@ -67,8 +67,8 @@ class PlannedFunction:
     """
     The layouts of a function, for calls that share these layouts. `arguments` and
     `results` are the layouts of its arguments and results. `ops` covers all its ops in
-    program order, except the return. `kept` lists results that the plan brings to
-    another layout.
+    program order, except the return. `kept` lists the results of ops that the plan
+    brings to a new layout.
     """
 
     arguments: tuple[Layout, ...]

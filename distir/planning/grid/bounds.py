@@ -65,7 +65,7 @@ class Bounds:
         """
         Computes the bounds for a sequential program on `devices` devices of a cluster.
         The program is simulated under each policy of `activation-checkpoint` in
-        `policies`. Raises DistIRError if it cannot be simulated.
+        `policies`. Raises DistIRError if the program cannot be simulated.
         """
         found = Bounds.of_memory(module, cluster, devices)
         kinds = Hardware.of(cluster).distinct_kinds(range(cluster.size))

@@ -149,7 +149,8 @@ class LayoutChooser:
     def _between(self, plan: GridPlan) -> ModuleOp | None:
         """
         Returns the distributed program for `plan`, derived from the programs for a
-        smaller and a larger batch size. Returns None if that is not possible.
+        smaller and a larger batch size. Returns None if the layouts for `plan` do not
+        follow from these programs.
         """
         lower = [b for b in self._distributed if b < plan.batch]
         upper = [b for b in self._distributed if b > plan.batch]

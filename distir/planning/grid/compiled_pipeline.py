@@ -288,8 +288,8 @@ class CompiledEntry:
     ) -> StageFunction:
         """
         Returns the function of the ops in `group` on mesh `mesh`. The function adds its
-        terms to the running sums `added`. A function of another stage is used again if
-        it is equal and costs the same on its mesh.
+        terms to the running sums `added`. If another stage has an equal function that
+        costs the same on its mesh, the compiled code of that function is used again.
         """
         common, content = self.compilation, self._division.group_contents.of(group)
         sums = [(group.accumulated.index(v), reduction_over_time(v)) for v in added]
@@ -437,9 +437,9 @@ class CompiledEntry:
 
     def _placed(self, compiled: CompiledFunction) -> list[PlacedFunction]:
         """
-        Returns the functions of the pipeline's program in place of the shared ones.
-        Each stage has its own function, and all stages on a mesh share the functions
-        that these call.
+        Returns the functions of the pipeline's program in place of the shared
+        functions. Each stage has its own function. All stages on a mesh share the
+        functions that the functions of the stages call.
         """
         names = [mesh.name for mesh in self.compilation.fold.stages]
         placed: dict[object, PlacedFunction] = {}

@@ -1,7 +1,7 @@
 """
 Content ids of ops and functions. In any program, ops with equal ids do the same work in
-one micro-batch, and so do functions. Code that was compiled for one program can
-therefore serve others.
+one micro-batch, and functions with equal ids do too. Code that was compiled for one
+program can therefore serve other programs.
 
 For example, a model with twice the batch and twice the number of micro-batches has the
 same stages. Inside one program, while layouts are chosen, `distir.sharding.signatures`

@@ -161,7 +161,7 @@ class Evaluator:
         """
         Distributes and simulates a plan and returns the result. If the plan is not
         possible, the result says why. If the layouts in `known` are also the layouts of
-        this plan, they are used instead of a search.
+        `plan`, they are used instead of a search.
         """
         if (refusal := self.refusal(plan)) is not None:
             return refusal
@@ -193,7 +193,8 @@ class Evaluator:
     def _layer_ranks(self, plan: Plan) -> tuple[int, ...]:
         """
         Returns the pipeline rank of each layer of a training step. Returns an empty
-        tuple if it is not known because stages or layouts of a pipeline are searched.
+        tuple if the ranks are not known, because stages or layouts of a pipeline are
+        searched.
         """
         if plan.p > 1 and (plan.stages or not isinstance(plan, GridPlan)):
             return ()

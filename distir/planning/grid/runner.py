@@ -266,8 +266,8 @@ def _work(
     """
     Evaluates the groups of plans that come through `connection`, in a separate process.
     Sends back each result, None after each group, and an exception at the end. Garbage
-    collection is rare: programs are large structures, and not freeing them saves a
-    fifth of the time.
+    collection is rare: programs are large structures, and the process saves a fifth of
+    its time by not freeing them.
     """
     # An interrupt is for the process that started this one, which then ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

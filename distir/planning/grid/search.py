@@ -52,8 +52,8 @@ class GridSearch(PlanSearch):
     def leave_out_too_large(self) -> None:
         """
         Leaves out the plans whose parameters and optimizer states alone exceed the
-        memory of a device. If all plans exceed it, the plans that need the least memory
-        stay, so that the results say how much is missing.
+        memory of a device. If this would leave out all plans, the plans that need the
+        least memory stay, so that the results say how much is missing.
         """
         bounds = {
             batch: Bounds.of_memory(

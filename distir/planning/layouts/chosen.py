@@ -43,8 +43,8 @@ class ChosenLayouts:
     @property
     def for_any_pipeline(self) -> ChosenLayouts:
         """
-        The layouts that were chosen without the costs of sends between stages. They
-        depend on no particular pipeline.
+        The layouts that were chosen without the costs of sends between stages. These
+        layouts suit every pipeline.
         """
         return self.without_sends or self
 

@@ -211,11 +211,11 @@ class FittedSearch:
         plan that uses the smallest fraction of the memory. `module` is not changed.
 
         `known` holds layouts from an earlier search, and the program annotated with
-        them if there is one. They are the layouts of this plan, or the fastest layouts
-        without a memory limit, for example from a search for another schedule. If the
-        pipeline fits with them, the only further search is for layouts with the costs
-        of sends, if these were missing before. Raises DistIRError if no layouts fit
-        even by estimate.
+        these layouts, or None. The layouts are those of this plan, or the fastest
+        layouts without a memory limit, for example from a search for another schedule.
+        If the pipeline fits with these layouts, the only further search is for layouts
+        with the costs of sends, if these costs were missing before. Raises DistIRError
+        if no layouts fit even by estimate.
         """
         finish, schedule = self.finish, None
         if finish is not None:
@@ -308,7 +308,8 @@ class FittedSearch:
     ) -> FittedPlan:
         """
         Returns the best plan under the assumption that sends between stages cost
-        nothing. `known` is a plan from an earlier search that does not fit, or None.
+        nothing. `known` is a plan from an earlier search that does not fit, or None if
+        there is no such plan.
         """
         finish, plans = self.finish, [] if known is None else [known]
         limit, failed, bound = self.memory, False, inf

@@ -164,8 +164,8 @@ class Lifetimes:
     ) -> list[list[_Buffer]]:
         """
         Follows one call of `body` and returns the buffers of its results. `arguments`
-        holds the buffers of its arguments. `counts` says whether its ops add moments to
-        the record.
+        holds the buffers of its arguments. `counts` says whether the ops of this call
+        add moments to the record.
         """
         ends = self._end_instances(body)
         block = body.function.body.block

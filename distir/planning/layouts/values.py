@@ -84,9 +84,9 @@ class Values:
 
     def _uses(self, value: SSAValue) -> list[Use]:
         """
-        Returns the uses of `value` by ops and calls, without uses by the return. A use
-        by an op holds all operands of the op that are `value`; each operand of a call
-        is a separate use.
+        Returns the uses of `value` by ops and calls, without uses by the return. If an
+        op has `value` as several operands, they are one use. If a call has `value` as
+        several operands, each operand is a separate use.
         """
         operands: dict[Operation, list[int]] = {}
         for use in value.uses:

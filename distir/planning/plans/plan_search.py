@@ -37,8 +37,8 @@ class SearchResults:
     def pareto_front(self) -> list[Simulated]:
         """
         The results on the Pareto front of throughput and memory, among the results that
-        fit into memory. No other result is better in one of the two without being worse
-        in the other.
+        fit into memory. No other result is better than one of these in throughput
+        without being worse in memory, or the other way round.
         """
         return pareto_front(self.results)
 

@@ -1,5 +1,6 @@
 """
-The plan that a search found, with all the data for distributing a program by it later.
+The plan that a search found, with all the data for distributing the program by this
+plan later.
 """
 
 from __future__ import annotations

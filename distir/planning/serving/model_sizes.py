@@ -82,7 +82,8 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
     """
     Derives the model from a sequential program: a forward pass, or an inference program
     with prefill and decode. `name` names the program in messages. Raises DistIRError if
-    the program is no decoder with attention layers, or has an unsupported element type.
+    the program is not a decoder with attention layers, or has an unsupported element
+    type.
     """
     known = functions(module)
     entry = _entry(known, name)
@@ -224,7 +225,7 @@ def _latent(
 def _entry(known: Mapping[str, FuncOp], name: str) -> FuncOp:
     """
     Returns the function in which the program starts: `@decode` of an inference program,
-    else `@main`. Raises DistIRError if there is neither.
+    else `@main`. Raises DistIRError if the program has neither function.
     """
     for entry in ("decode", "main"):
         if entry in known:

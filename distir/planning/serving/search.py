@@ -239,8 +239,8 @@ class ServiceSearch:
     def _replica(self, shape: ReplicaShape, budget: int) -> JudgedReplica | None:
         """
         Returns a replica of `shape` whose steps have at most `budget` tokens for each
-        of its `e` devices. If it cannot serve the requests, refuses the shape and
-        returns None.
+        of its `e` devices. If this replica cannot serve the requests, refuses the shape
+        and returns None.
         """
         steps = self.simulator(shape.t, shape.e)
         try:

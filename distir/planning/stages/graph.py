@@ -109,9 +109,9 @@ def estimated_step(
     schedule: PipelineSchedule, work: Mapping[str, Floats], sent: float
 ) -> float:
     """
-    Returns an estimate of the seconds of a step with this schedule. `work` gives the
-    seconds of each stage by phase (`PHASES`), and `sent` the seconds of all messages
-    between stages together.
+    Returns an estimate of the seconds of a step with the schedule `schedule`. `work`
+    gives the seconds of each stage by phase (`PHASES`), and `sent` the seconds of all
+    messages between stages together.
     """
     batches = schedule.micro_batches
     halves = any(a.phase is Phase.BACKWARD_INPUT for a in schedule.actions[0])

@@ -95,7 +95,8 @@ def attribute_axis(op: OnnxOp, rank: int) -> int:
 
 def constant_operand(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
     """
-    Returns the value of the input at schema position `index`, or None if it is unknown.
+    Returns the value of the input at schema position `index`, or None if the input is
+    omitted or not a known constant.
     """
     value = op.input(index)
     return None if value is None else constant_of(value)

@@ -165,8 +165,8 @@ def cast(op: OnnxOp) -> Rule:
 def cast_like(op: OnnxOp) -> Rule:
     """
     Returns the sharding rule of CastLike, which equals the rule of Cast for the first
-    operand. The second operand only gives its type. If both operands have the same
-    shape, they share their dimensions; otherwise the second one may be split in any
+    operand. Only the type of the second operand matters. If both operands have the same
+    shape, they share their dimensions; otherwise the second operand may be split in any
     way.
     """
     builder = RuleBuilder(op)

@@ -73,7 +73,7 @@ def orthogonalize_in_steps(op: Operation) -> list[Operation]:
     """
     Decomposes the orthogonalisation into its products. Devices that have parts of the
     longer dimension add up X transpose(X), which is square and has the shorter size.
-    They need no other communication.
+    This sum is the only communication.
     """
     assert isinstance(op, OrthogonalizeOp)
     steps = _Steps()

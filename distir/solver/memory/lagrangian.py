@@ -78,9 +78,9 @@ STEPS = (0.01, 0.05, 0.2)
 @dataclass(frozen=True)
 class Priced:
     """
-    A choice that was cheapest for some multipliers (prices of memory), with its cost.
-    `over` is the number of bytes by which the choice exceeds the capacity of each point
-    in time.
+    A choice that was the cheapest for given multipliers (prices of memory), with its
+    cost. `over` is the number of bytes by which the choice exceeds the capacity of each
+    point in time.
     """
 
     choice: Mapping[int, int]
@@ -165,9 +165,9 @@ class Lagrangian:
     @property
     def patience(self) -> float:
         """
-        The seconds that one search for the cheapest choice may take. For some prices of
-        memory many choices are equally cheap, and the search takes long. If the search
-        is cut short, its best choice so far still gives a valid bound.
+        The seconds that one search for the cheapest choice may take. At prices for
+        which many choices are equally cheap, the search takes long. If the search is
+        cut short, its best choice so far still gives a valid bound.
         """
         usual = (
             sorted(self.seconds)[len(self.seconds) // 2] if self.seconds else math.inf
