@@ -28,7 +28,7 @@ from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.fused_updates import update_local_parts
-from distir.parallel.scripts.optimizers import owned, refuse_optimizers
+from distir.parallel.scripts.optimizers import note_source, owned, refuse_optimizers
 from distir.parallel.scripts.sealed import seal
 from distir.parallel.scripts.source_class import copy_attributes
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
@@ -41,6 +41,7 @@ from distir.parallel.training.micro_batch_losses import (
     divide_first,
     of_each_part,
 )
+from distir.parallel.training.named_tensors import NamedTensors
 from distir.parallel.training.outside_step import OutsideStep, StepOutputs
 from distir.parallel.training.overflow import spread_overflow
 from distir.parallel.training.stored_values import StoredValues, in_order
@@ -116,11 +117,13 @@ class ParallelModule(GenerationMethods):
         self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
+        self._named_tensors = NamedTensors()
         copy_attributes(source, self)
         buffers = dict(source.named_buffers(remove_duplicate=False))
         others = fill(self, source, program, seed, weights)
         self._stored = StoredValues(program, others, buffers)
         refuse_optimizers()
+        note_source(source.parameters())
         update_local_parts()
         if program.is_pipeline:
             # PyTorch's checkpoints are a tenth of a second of imports.
@@ -419,10 +422,7 @@ class ParallelModule(GenerationMethods):
 
     def _named(self) -> dict[str, torch.Tensor]:
         """Returns all parameters and buffers, by all of their names."""
-        return {
-            **dict(self.named_buffers(remove_duplicate=False)),
-            **dict(self.named_parameters(remove_duplicate=False)),
-        }
+        return self._named_tensors.of(self)
 
     def _scaled_results(
         self,

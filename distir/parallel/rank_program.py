@@ -105,6 +105,7 @@ class RankProgram:
         )
         self._initial = package.module("initial")
         self._batches = package.module("batches")
+        self._batch_axes: dict[str, int] | None = None
 
     def __deepcopy__(self, memo: object) -> RankProgram:
         """
@@ -261,14 +262,18 @@ class RankProgram:
         Returns the axes that split the first dimension of inputs and labels, with their
         sizes.
         """
-        split = [
-            spec
-            for spec in self.all_arguments
-            if spec.role in self._batches.ROLES
-            and any(spec.split)
-            and not spec.gradient_of
-        ]
-        return self._batches.batch_axes(split, self.specs)
+        found = self._batch_axes
+        if found is None:
+            split = [
+                spec
+                for spec in self.all_arguments
+                if spec.role in self._batches.ROLES
+                and any(spec.split)
+                and not spec.gradient_of
+            ]
+            found = dict(self._batches.batch_axes(split, self.specs))
+            self._batch_axes = found
+        return found
 
     def place_in_batch(self, rank: int | None = None) -> tuple[int, int]:
         """

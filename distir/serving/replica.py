@@ -25,6 +25,8 @@ class ReplicaLimits:
     - `window`, `window_share`: the share `window_share` of the layers attends to, and
       keeps, at most `window` tokens of a sequence. Further tokens take room only in the
       other layers;
+    - `page`: the number of tokens in a page. In layers without a window, a sequence
+      takes whole pages;
     - `admission`: `preempt` admits a request as soon as its prompt fits. If the cache
       is full later, the last admitted request is preempted and computed again.
       `reserve` admits a request only when all of its tokens will fit.
@@ -37,15 +39,22 @@ class ReplicaLimits:
     admission: Admission = "preempt"
     window: int = 0
     window_share: float = 0.0
+    page: int = 1
 
     def room(self, tokens: int) -> float:
         """
         Returns the room that a sequence of `tokens` tokens takes in the cache. The unit
         is tokens that all layers keep.
         """
+        whole = -(-tokens // self.page) * self.page
         if not self.window_share:
-            return tokens
-        return tokens - self.window_share * max(tokens - self.window, 0)
+            return whole
+        return whole - self.window_share * (whole - min(tokens, self.window))
+
+    @property
+    def is_even(self) -> bool:
+        """Whether each token of a sequence takes as much room as any other."""
+        return self.page == 1 and not self.window_share
 
     def pairs(self, start: int, count: int) -> float:
         """
@@ -203,7 +212,8 @@ class Replica:
         rounds = 1
         if not new and not is_short and len(self.lanes) == 1:
             # Who waits now waits until a sequence is finished: the cache only fills.
-            most = int(self.limits.cache_tokens - self.used) // decoding
+            page = self.limits.page
+            most = int(self.limits.cache_tokens - self.used) // (decoding * page) * page
             most = max(min(most, min(lane.ends) - lane.round), 1)
             rounds, seconds = self._rounds(lane, most, until - start)
             end = start + seconds
@@ -262,14 +272,27 @@ class Replica:
         Returns the room in the cache that the new tokens of the steps in progress of
         `lane` take.
         """
-        if not self.limits.window_share:
+        if self.limits.is_even:
             return lane.rounds * lane.counted
-        grown = 0.0
-        for progress in lane.decoding.values():
-            length = progress.length + self._generated(lane, progress)
-            after = self.limits.room(length + lane.rounds)
-            grown += after - self.limits.room(length)
-        return grown
+        return self._growth_in(lane, lane.rounds)
+
+    def _growth_in(self, lane: Lane, rounds: int) -> float:
+        """Returns the room that the next `rounds` tokens of each decoding sequence take."""
+        room = self.limits.room
+        lengths = (p.length + self._generated(lane, p) for p in lane.decoding.values())
+        return sum(room(length + rounds) - room(length) for length in lengths)
+
+    def _next_room(self) -> float:
+        """
+        Returns the room that one more token of every running sequence takes, at most.
+        """
+        if self.limits.page == 1:
+            return self.running
+        room, found = self.limits.room, 0.0
+        for lane in self.lanes:
+            found += self._growth_in(lane, 1)
+            found += sum(room(p.length + 1) - room(p.length) for p in lane.reading)
+        return found
 
     def _rounds(self, lane: Lane, most: int, room: float) -> tuple[int, float]:
         """
@@ -336,7 +359,12 @@ class Replica:
             return self.promised + whole <= limits.cache_tokens
         # Every sequence may get one more token in its step.
         own = limits.room(first.length)
-        return self.used + own + running + 1 <= limits.cache_tokens
+        if self.used + own + (running + 1) * limits.page <= limits.cache_tokens:
+            return True
+        if limits.page == 1:
+            return False
+        own = limits.room(first.length + 1)
+        return self.used + own + self._next_room() <= limits.cache_tokens
 
     def _make_room(self, lane: Lane) -> bool:
         """
@@ -346,7 +374,10 @@ class Replica:
         """
         is_short = False
         while lane.sequences:
-            is_full = self.used + self.running > self.limits.cache_tokens
+            left = self.limits.cache_tokens - self.used
+            # The exact room takes longer to count.
+            is_near = self.running * self.limits.page > left
+            is_full = is_near and self._next_room() > left
             if not is_full or self.running == 1:
                 break
             self._preempt(lane)

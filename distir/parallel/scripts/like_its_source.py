@@ -86,6 +86,14 @@ class LikeItsSource(Sealed):
             "module is parallelized (compiled=True)"
         )
 
+    @property
+    def _torchdynamo_orig_callable(self) -> Any:
+        """
+        The attribute that `torch.compile` reads of a module that it is given. Reading it
+        raises DistIRError.
+        """
+        return self.compile()
+
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:

@@ -136,9 +136,8 @@ class GridPlan(Plan):
     - `no_sync`: whether ZeRO 3 sums whole gradients over micro-batches;
     - `offload_states`: whether the optimizer's states are in the host's memory;
     - `sequence_parallel`: whether sequences are split over the t devices between the
-      blocks;
-    - `keep_gathered`: whether layers keep the sequences that they gathered until the
-      backward pass;
+      blocks; `keep_gathered`: whether layers keep the sequences that they gathered for
+      the backward pass;
     - `expert_axes`: the axes over which experts are distributed.
     """
 

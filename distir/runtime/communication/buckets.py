@@ -65,16 +65,19 @@ def _pieces(flat, shapes):
 def _shared(handle, finish, count, read=None):
     """
     Returns `count` tensors in flight that arrive in one message. The first wait for one
-    of them calls `finish`, which makes all of them, and then releases `finish`.
+    of them calls `finish`, which makes all of them, and then releases `finish` and
+    `read`, the memory from which the message is sent.
     """
-    making, arrived = [finish], {}
+    making, arrived = [(handle, finish, read)], {}
 
     def part(i):
-        if making:
-            arrived.update(enumerate(making.pop()()))
+        if making:  # the message is waited for once, not once for each tensor
+            handle, finish, _ = making.pop()
+            handle.wait()
+            arrived.update(enumerate(finish()))
         return arrived.pop(i)
 
-    return [Arriving([handle], lambda i=i: part(i), read) for i in range(count)]
+    return [Arriving([], lambda i=i: part(i)) for i in range(count)]
 
 
 def _alone(tensors):

@@ -31,8 +31,13 @@ def write(pool, new, table, first, in_place=False):
     Returns `pool` with the tokens `new` (batch, heads, tokens, width) written to the
     pages of their sequences. The first of each sequence's new tokens is its token
     number `first`. With `in_place`, `pool` itself is overwritten. Tokens with a
-    negative number or without a page are left out.
+    negative number or without a page are left out. `pool` and `new` may lack the
+    dimension of widths.
     """
+    if pool.dtype.is_floating_point and pool.dtype.itemsize == 1:
+        # Not all kernels of PyTorch take floats of 8 bits, but their bytes.
+        own, rows = pool.view(torch.uint8), new.view(torch.uint8)
+        return write(own, rows, table, first, in_place).view(pool.dtype)
     size, tokens = pool.shape[3], new.shape[2]
     places = first.unsqueeze(1) + torch.arange(tokens, device=new.device)
     columns = places.div(size, rounding_mode="floor")
