@@ -434,8 +434,9 @@ class AutoSearch(PlanSearch):
         Returns a sort key for neighbours. Plans that are expected to fit come first,
         then faster plans, then plans that are judged quickly. If the model is too large
         for one device, plans with searched layouts come last, because a search of
-        layouts takes as long as many plans of the grid; and sequence parallelism comes
-        before other changes that were not tried, because it saves memory at no cost.
+        layouts takes as long as many plans of the grid. Sequence parallelism then comes
+        before all other changes that were not tried yet, because it saves memory at no
+        cost.
         """
         origin, is_large = self._origins[plan], bool(self._starts)
         is_searched = isinstance(plan, LayoutPlan)
