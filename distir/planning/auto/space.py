@@ -180,8 +180,8 @@ class AutoSpace:
         Returns one plan for each way in which the grid divides the program, if
         `may_fit` returns True for the plan. The plan recomputes as much as is allowed,
         has ZeRO stage `zero`, and has as many micro-batches as possible. Plans that
-        keep optimizer states in the host's memory are returned only if no other plan of
-        the grid fits.
+        keep optimizer states in the host's memory are returned only if `may_fit` is
+        False for all plans without this option.
         """
         if not self.trains or self.own_axes:
             return []

@@ -333,8 +333,9 @@ def _distribute(
 
 def _is_better(first: Simulation, second: Simulation) -> bool:
     """
-    Whether the first program is better than the second one: only the first program fits
-    into memory, or the first program is faster.
+    Whether the first program is better than the second program. A program that fits
+    into memory is better than a program that does not. If both fit, or neither does,
+    the faster program is better.
     """
     return (not first.fits, first.step_time_s) < (not second.fits, second.step_time_s)
 
