@@ -41,8 +41,9 @@ class ArgumentView:
 @dataclass(frozen=True, eq=False)
 class RunValue:
     """
-    A value in one run of the op that computes it. If the value equals an argument of
-    the entry function, possibly transposed, `view` is that argument, else None.
+    A value in one run of the op that computes it. `view` is the argument of the entry
+    function that the value equals, possibly transposed; None if there is no such
+    argument.
     """
 
     type: Attribute
@@ -63,8 +64,8 @@ class RunValue:
 
     def is_partial_over(self, axis: str) -> bool:
         """
-        Whether the value is partial over a mesh axis: each device along it holds one
-        term.
+        Whether the value is partial over a mesh axis: each device along the axis holds
+        one term of the value.
         """
         layout = self.layout
         return layout is not None and axis in layout.partial_axes

@@ -102,8 +102,8 @@ def _along(parameter: Array, x: Array, op: OnnxOp) -> Array:
 
 def makes_integers(op: OnnxOp, inputs: Sequence[Any]) -> bool:
     """
-    Whether the result of a QuantizeLinear has one of NumPy's own integer types. They
-    have at least 8 bits.
+    Whether the elements of a QuantizeLinear's result have one of NumPy's own integer
+    types. NumPy's integer types have at least 8 bits.
     """
     zero: Array | None = inputs[2] if len(inputs) > 2 else None
     kind = zero.dtype if zero is not None else _target(op)

@@ -1,5 +1,5 @@
 """
-Functions and calls, for interpreters with any kind of values.
+Runs functions and calls, for interpreters with any kind of values.
 
 A call in the program is not a nested Python call, so calls may nest arbitrarily deep.
 """
@@ -144,8 +144,8 @@ class ProgramFunctions(InterpreterFunctions):
 
 def _last_uses(function: FuncOp) -> dict[Operation, list[SSAValue]]:
     """
-    Maps each op of a function to those of its operands that no later op uses. Ops
-    without such operands are left out.
+    Maps each op of a function to the operands of the op that no later op uses. An op
+    without such operands is left out.
     """
     seen: set[SSAValue] = set()
     found: dict[Operation, list[SSAValue]] = {}

@@ -253,8 +253,8 @@ def lp_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def cumulative(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
     Computes running sums or products, accumulating floats in wider floats as PyTorch
-    does. PyTorch exports the axis as a list of one number, and `onnx.reference` refuses
-    that.
+    does. PyTorch exports the axis as a list of one number, which `onnx.reference`
+    refuses.
     """
     x, given = inputs
     axis, is_sum = int(given.reshape(-1)[0]), op.name == "onnx.CumSum"

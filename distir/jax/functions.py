@@ -90,10 +90,10 @@ def _expressible(
     whole: list[str],
 ) -> JaxPlan:
     """
-    Returns a plan that `PartitionSpec` can express. Splits dimensions in one piece per
-    device where they were split in runs, and distributes the program again with these
-    requests; a note of the plan names the arguments. Raises DistIRError if layouts with
-    runs remain.
+    Returns a plan that `PartitionSpec` can express. Replaces each block-cyclic split of
+    an argument by a split into one contiguous part per device, and distributes the
+    program again with these requests; a note of the plan names the arguments. Raises
+    DistIRError if a block-cyclic layout remains.
     """
     program = distribute_program(traced.program, shard=shard, whole=whole, **options)
     dealt = inexpressible(program)
@@ -143,7 +143,7 @@ def search(
     `ways` receives the degrees and ZeRO stages of all plans that fit, the fastest
     first, as options of `distribute`. `shard`, `whole`, `donate_argnums` and
     `batch_argnums` are explained at `distribute`. Raises DistIRError if no plan fits
-    into memory, or for another ZeRO stage.
+    into memory, or for a ZeRO stage other than 0, 1 and 3.
     """
     stages = (zero,) if isinstance(zero, int) else tuple(zero)
     _check_stages(stages, "search")
@@ -190,8 +190,9 @@ def _fastest(
 ) -> JaxPlan:
     """
     Returns the fastest plan that `PartitionSpec` can express, among `ranked`, the plans
-    of a search that fit into memory. Making a plan expressible may slow it down, so
-    slower plans of the search are compared too. Raises DistIRError if no plan fits.
+    of a search that fit into memory. Making a plan expressible may slow it down, so the
+    function also compares plans that were slower in the search. Raises DistIRError if
+    no plan fits.
     """
     best: JaxPlan | None = None
     for result in ranked:

@@ -225,7 +225,7 @@ class Script:
     """
     The commands of a shell script. `commands` are its simple commands in order, with
     variables replaced; a variable without a value stays as written. `notes` lists the
-    conditions that could not be decided and count as false.
+    conditions that DistIR could not decide; they count as false.
     """
 
     def __init__(self, text: str, path: str, given: Mapping[str, str] | None = None):
@@ -364,8 +364,8 @@ class Script:
 
     def _replaced(self, text: str, line: int) -> str:
         """
-        Returns `text` with variables and arithmetic replaced. Parts without a known
-        value stay.
+        Returns `text` with variables and arithmetic replaced. Variables and expressions
+        without a known value stay as written.
         """
 
         def value(match: re.Match[str]) -> str:
@@ -497,7 +497,10 @@ def _known(text: str, written: str) -> bool:
 
 
 def _split(word: Word) -> list[Word]:
-    """Returns the words in the text of a variable, each with its line number."""
+    """
+    Returns the words in the text of `word`, split at spaces and line ends, each with
+    the number of its own line.
+    """
     found: list[Word] = []
     for match in re.finditer(r"[^\s\x01]+", word.text):
         before = word.text[: match.start()]

@@ -11,9 +11,9 @@ a reduce-scatter and an all-gather.
 With a profile, links reach a fraction of their bandwidth, data that is added up or
 copied also moves through the memory, and every collective has an overhead. The fastest
 of several algorithms counts: rings level by level; one ring of all devices whose levels
-are busy at the same time; and, for an all-reduce, two trees. In some profiles, the
-devices of a node do not share the data that comes over the network. Then there is one
-ring, and every device receives all data over its own adapter.
+are busy at the same time; and, for an all-reduce, two trees. Some profiles say that the
+devices of a node do not share the data that comes over the network. In this case there
+is one ring, and every device receives all data over its own adapter.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Crossing:
     One level of links in a group of devices. `blocks` parts of the group communicate
     through `level`. Inner levels connect the `inner` devices of each part. `sharing`
     devices of each block use the level at the same time, including devices of other
-    groups. `kind` is the kind of communication; a profile may have special figures for
-    this kind.
+    groups. `kind` is the kind of communication; a profile may have figures for this
+    kind alone.
     """
 
     level: LinkLevel
@@ -171,8 +171,8 @@ def of_kind(kind: str, crossings: Topology) -> Topology:
 
 def _overhead(crossings: Topology) -> float:
     """
-    Returns the seconds that a collective takes in addition to its messages; 0 without a
-    profile.
+    Returns the seconds that a collective takes in addition to its messages. The result
+    is 0 without a profile.
     """
     figures = [crossing.figures for crossing in crossings]
     return max((f.overhead for f in figures if f is not None), default=0.0)

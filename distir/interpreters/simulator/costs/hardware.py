@@ -163,8 +163,8 @@ class LinkLevel:
 @dataclass(frozen=True)
 class Route:
     """
-    Links between two sets of devices, with another bandwidth and latency than the other
-    links of their level.
+    Links between two sets of devices. Their bandwidth and latency differ from those of
+    all other links of the same level.
     """
 
     first: frozenset[int]
@@ -205,9 +205,9 @@ class Hardware:
     def of(cluster: ClusterOp, profiles: Sequence[Profile] = ()) -> Hardware:
         """
         Returns the hardware that the op `device.cluster` declares. `profiles` holds one
-        profile for each kind of device of the cluster, or none at all. A link gets the
-        first profile that has figures for its kind. Raises DistIRError if the profiles do not
-        fit the kinds.
+        profile for each kind of device of the cluster, or none at all. A level of links
+        gets its figures from the first profile that has figures for its kind. Raises
+        DistIRError if the profiles do not fit the kinds.
         """
         of_kind = _profiles_by_kind(cluster, profiles)
         by_device: dict[int, DeviceKind] = {}

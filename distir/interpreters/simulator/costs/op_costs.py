@@ -291,8 +291,8 @@ class CostContext:
     def _written_out(self, profile: Profile, moved: float) -> Cost | None:
         """
         Returns the cost of an op that the software writes out as several elementwise
-        kernels. Returns None for other ops. `moved` are the bytes of operands and
-        results.
+        kernels. Returns None for other ops. `moved` is the number of bytes of the op's
+        operands and results.
         """
         kernels = profile.written_out.get(self.op.name)
         if kernels is None and "rotary" in profile.written_out:
@@ -315,8 +315,8 @@ class CostContext:
 
     def _joined(self, profile: Profile) -> JoinedProducts | None:
         """
-        Returns the product of several that the software computes in place of this op
-        and others, or None.
+        Returns the joint product in which the software computes this op together with
+        other products, or None if the software computes this op by itself.
         """
         return joined_products(self.op) if JOINED in profile.fusion else None
 
@@ -359,8 +359,8 @@ def computing_type(op: Operation, rule: Rule) -> str:
 def _rank_of_type(element: Attribute) -> tuple[bool, bool, float, str]:
     """
     Returns a sort key for element types: floats come before integers, integers before
-    all other types, and narrow types before wide ones. The last key is the name of the
-    type.
+    all other types, and narrow types before wide ones. Types that are equal in these
+    respects are sorted by name.
     """
     name = element.kind.data if isinstance(element, ElementType) else str(element)
     is_float = isinstance(element, AnyFloat) or name.startswith("float")
@@ -390,10 +390,11 @@ _CLASSES = Registry[str](_FAMILIES)
 
 def op_class(name: str, *ops: str) -> None:
     """
-    Declares that the ops named `ops` belong to the class `name` of
+    Declares that the ops named `ops` belong to the class `name`, one of
     `profiles.OP_CLASSES`. The class of an op selects its curve in a profile. Subclasses
-    of `OpFacts` declare their class themselves, as `COST_CLASS`. All other ops are
-    contractions if they have floating-point operations, else elementwise.
+    of `OpFacts` declare their class themselves, as `COST_CLASS`. Ops without a declared
+    class count as contractions if they have floating-point operations, else as
+    elementwise.
     """
     one_of("class of ops", name, OP_CLASSES)
     _CLASSES(*ops)(name)

@@ -82,8 +82,8 @@ class CompiledStep:
 class CallStep(CompiledStep):
     """
     A call of the function `callee`. `mesh` is the index of the mesh that runs the whole
-    call, in arrays with one entry per mesh; None if the call needs several entries.
-    `fixed` holds arguments of the program that the call takes in addition to its
+    call, in arrays with one entry per mesh; `mesh` is None if several meshes run the
+    call. `fixed` holds arguments of the program that the call takes in addition to its
     operands.
     """
 
@@ -190,7 +190,8 @@ class CompiledFunction:
     - `steps`: the steps, in order;
     - `mesh`: the index of the only mesh that runs the steps, one after the other, in
       arrays with one entry per mesh; None if there are several, or sends;
-    - `given_up`: the arguments of a program whose memory its results may take over.
+    - `given_up`: the indices of arguments that are caches of inference; results may
+      take over the memory of these arguments.
     """
 
     name: str

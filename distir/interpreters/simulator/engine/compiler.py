@@ -205,8 +205,8 @@ class Compiler:
     def compile(self, function: FuncOp) -> CompiledFunction:
         """
         Returns the compiled form of `function`, after compiling all functions that it
-        calls. Raises DistIRError for functions that call each other in a cycle, and for
-        ops that cannot be simulated.
+        calls. Raises DistIRError if functions call each other in a cycle, or if an op
+        cannot be simulated.
         """
         name = function.sym_name.data
         if name in self._open:
@@ -219,7 +219,10 @@ class Compiler:
         return self._compiled[name]
 
     def rule(self, op: Operation) -> Rule:
-        """Returns the sharding rule of an op. Ops that are alike share it."""
+        """
+        Returns the sharding rule of an op. Ops with equal operands, results and
+        attributes share one rule.
+        """
         return self._computations.rule(op)
 
     def take(self, function: FuncOp, compiled: CompiledFunction) -> None:
@@ -463,9 +466,9 @@ class Compiler:
 
 def _caches(function: FuncOp) -> frozenset[int]:
     """
-    Returns the arguments of a program that are caches of inference and get new content.
-    The caller uses the result from then on, so the result may take the argument's
-    memory.
+    Returns the indices of a program's arguments that are caches of inference and that a
+    result updates. The caller continues with the result, so the result may take over
+    the memory of the argument.
     """
     updated = updated_arguments(function).values()
     if not updated:
@@ -476,9 +479,9 @@ def _caches(function: FuncOp) -> frozenset[int]:
 
 def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]:
     """
-    Returns a result and the argument that it updates. If they are a state in the host's
-    memory, returns their copies on the device: the computed value and the fetched
-    argument.
+    Returns `new`, a result, and `old`, the argument that the result updates. If both
+    are in the host's memory, returns their copies on the device: the computed value and
+    the fetched argument.
     """
     users = [use.operation for use in old.uses]
     if isinstance(new.owner, OffloadOp) and [type(op) for op in users] == [FetchOp]:
@@ -504,8 +507,9 @@ def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
 
 def _add_look_ups(steps: Sequence[CompiledStep], last_use: Sequence[int]) -> None:
     """
-    Removes the separate memory of gradients of look-ups from `steps`. If the next step
-    adds such a gradient to another tensor, each slice is added to its row directly.
+    Changes `steps` so that the gradient of a look-up takes no memory of its own if the
+    next step adds it to another tensor: each slice of the gradient is then added to its
+    row of that tensor directly.
     """
     for place, (step, following) in enumerate(pairwise(steps), 1):
         if (

@@ -45,7 +45,7 @@ class Computation:
       forward pass;
     - `issue`: the seconds in which the host issues the op;
     - `workspace`: the bytes that the op needs besides operands and results;
-    - `is_view`: whether its result is its first operand's memory;
+    - `is_view`: whether the op's result is in the memory of its first operand;
     - `shapes`: the shapes of operands and results on one device; `operand_bytes`: the
       bytes of operands.
     """
@@ -100,7 +100,10 @@ class Computations:
         return self._known[key]
 
     def rule(self, op: Operation) -> Rule:
-        """Returns the sharding rule of an op. Ops that are alike share it."""
+        """
+        Returns the sharding rule of an op. Ops with equal operands, results and
+        attributes share one rule.
+        """
         return self._signatures.rule(op)
 
     def _rows(self, op: Operation) -> tuple[ExpertRows | None, ...]:
