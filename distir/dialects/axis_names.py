@@ -21,7 +21,10 @@ from xdsl.printer import Printer
 
 
 def parse_axis(parser: AttrParser) -> str:
-    """Parses the name of an axis: an identifier, or a string as in older programs."""
+    """
+    Parses the name of an axis: an identifier, or a string in quotes, which older
+    programs have.
+    """
     quoted = parser.parse_optional_str_literal()
     return parser.parse_identifier(" for a mesh axis") if quoted is None else quoted
 

@@ -128,8 +128,8 @@ class KernelDefOp(IRDLOperation):
         autograd: bool = False,
     ) -> KernelDefOp:
         """
-        Returns a kernel with the given properties, as Python values. An empty text
-        stands for an absent property.
+        Returns a kernel with the properties that the arguments give as Python values.
+        An empty text leaves its property out.
         """
         properties: dict[str, Attribute] = {
             "sym_name": SymbolRefAttr(name),

@@ -123,7 +123,10 @@ class Registry(Generic[Entry]):
         return register
 
     def load(self) -> None:
-        """Imports the modules of DistIR's own entries, as the first look-up does."""
+        """
+        Imports the modules that register DistIR's own entries, as the first look-up
+        does.
+        """
         if not self._is_loaded:
             self._is_loaded = True
             import_module(self._package)
@@ -136,8 +139,9 @@ class Registry(Generic[Entry]):
 
     def get(self, name: str) -> Entry | None:
         """
-        Returns the entry of the ops called `name`, or None if there is none. Before the
-        look-up, imports the modules that register entries for the dialect of these ops.
+        Returns the entry of the ops called `name`, or None if there is no such entry.
+        Before the look-up, imports the modules that register entries for the dialect of
+        these ops.
         """
         found = self.entries.get(name)
         if found is None:

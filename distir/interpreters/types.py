@@ -64,7 +64,7 @@ def result_types(
 def refined(op: Operation, declared: Attribute, inferred: Attribute) -> Attribute:
     """
     Returns the most precise type of a value of `op` that has both the `declared` and
-    the `inferred` type. Raises DistIRError if they contradict each other.
+    the `inferred` type. Raises DistIRError if the two types contradict each other.
     """
     if not isinstance(inferred, TensorType):
         return declared

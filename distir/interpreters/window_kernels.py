@@ -139,8 +139,8 @@ def convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 @kernel("onnx.MaxPool")
 def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Computes a max pooling and the indices of the maxima, because `onnx.reference`
-    returns wrong indices in some cases.
+    Computes a max pooling and the indices of the maxima, because `onnx.reference` can
+    return wrong indices.
     """
     x = inputs[0]
     space = x.shape[2:]

@@ -61,8 +61,8 @@ class ReduceScatterOp(InDistributedForm, kinds.ReduceScatter):
 
 class _ExchangeOp(InDistributedForm, kinds.ExchangeKind):
     """
-    Base of the ops that move the split of a tensor to another dimension, with their
-    rule for layouts.
+    Base of the ops that move the split of a tensor from one dimension to another. It
+    defines the result layouts that such an op can produce.
     """
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -79,8 +79,8 @@ class _ExchangeOp(InDistributedForm, kinds.ExchangeKind):
 @irdl_op_definition
 class AllToAllOp(_ExchangeOp, kinds.AllToAll):
     """
-    Exchanges parts of shards so that the devices split a tensor along another
-    dimension: one dimension is gathered, and the other is split.
+    Exchanges parts of shards, and so moves the split of a tensor from one dimension to
+    another: the first dimension is gathered, and the second is split.
     """
 
     name = "collective.all_to_all"
@@ -96,7 +96,7 @@ class RaggedAllToAllOp(_ExchangeOp, kinds.RaggedAllToAll):
 
     - `rows`, `arriving`: for each row of the operand and of the result, the number of
       its expert within its shard, or -1 if the row is empty (see
-      `train.expert_places`). They are split like the operand and the result;
+      `train.expert_places`). The two tensors are split like the operand and the result;
     - `taken`: the number of rows of a group, over all shards, that are not empty. It
       gives the amount of data if all devices get equally many tokens. Results do not
       depend on it.

@@ -29,7 +29,8 @@ _AttrType = OpSchema.AttrType
 
 def decoded(value: Any) -> Any:
     """
-    Returns the value of an ONNX attribute with bytes decoded to text, also in lists.
+    Returns the value of an ONNX attribute with bytes decoded to text. In a list, each
+    element is decoded.
     """
     if isinstance(value, bytes):
         return value.decode()

@@ -112,7 +112,7 @@ class Shapes:
     def axis(self, rank: int, name: str = "axis") -> int:
         """
         Returns the axis in the attribute `name`, counted from 0, for a tensor of `rank`
-        dimensions. Raises VerifyException if it is out of range.
+        dimensions. Raises VerifyException if the axis is out of range.
         """
         axis = self.op.attribute(name)
         self.require(

@@ -133,9 +133,9 @@ def simulate(
     meshes uses the only `device.cluster` of its module.
 
     `profiles` give the performance of the cluster's kinds of devices in practice, one
-    profile per kind. Each is a `Profile`, the name of a built-in one, a file, or "auto"
-    for the profiles that the cluster names. Without profiles, devices and links perform
-    as in their data sheets.
+    profile per kind. Each is a `Profile`, the name of a built-in profile, a file, or
+    "auto" for the profiles that the cluster names. Without profiles, devices and links
+    perform as in their data sheets.
 
     Raises DistIRError for a program that cannot be simulated.
     """

@@ -94,11 +94,12 @@ class Simulation:
       sheets count;
     - `step_time_s`: the seconds until the last device is done;
     - `throughput_samples_per_s`: the size of the first dimension of the first input,
-      divided by the step time; 0 without such an input, or if the step takes no time;
+      divided by the step time; 0 if no input has dimensions, or if the step takes no
+      time;
     - `peak_memory_bytes`: the most bytes of values and libraries at any time;
-      `reserved_memory_bytes`: the bytes that the software reserves for these on the
-      device, including fragments of its allocator (without a profile there are none);
-      `memory_bytes`: the bytes that the device has;
+      `reserved_memory_bytes`: the bytes that the software reserves on the device for
+      these values and libraries, including fragments of its allocator (without a
+      profile there are none); `memory_bytes`: the bytes that the device has;
     - `host_bytes`: the bytes of a device's arguments in the memory of its host;
       `host_memory_bytes`: the most bytes that a device may use there, or None if the
       cluster does not give this number;
@@ -161,8 +162,8 @@ class Simulation:
     def mfu(self) -> float:
         """
         The model FLOPs utilisation, averaged over devices: the time that the
-        contractions of forward and backward would take at the devices' peak, as a
-        fraction of the step time. Recomputed contractions do not count.
+        contractions of the forward and the backward pass would take at the devices'
+        peak, as a fraction of the step time. Recomputed contractions do not count.
         """
         pairs = zip(self.seconds_at_peak, self.recomputed_at_peak, strict=True)
         return self._share([all_of_it - again for all_of_it, again in pairs])

@@ -360,7 +360,7 @@ cost_function("train.paged_write")(cache_write)
 def read_cost(context: CostContext) -> Cost:
     """
     Returns the cost of reading the pages of a table and writing them in order. The op
-    does not read the other pages.
+    does not read pages that the table does not name.
     """
     op = context.op
     assert isinstance(op, PagedReadOp)

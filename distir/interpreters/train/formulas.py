@@ -84,7 +84,8 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
 
 def _value(step: Expr, given: list[Any]) -> Any:
     """
-    Returns the value of one step of a formula. `given` holds the values of its inputs.
+    Returns the value of one step of a formula. `given` holds the values of the step's
+    inputs.
     """
     function = _ELEMENTWISE.get(step.function)
     if function is not None:

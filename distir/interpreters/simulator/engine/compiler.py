@@ -220,8 +220,8 @@ class Compiler:
 
     def rule(self, op: Operation) -> Rule:
         """
-        Returns the sharding rule of an op. Ops with equal operands, results and
-        attributes share one rule.
+        Returns the sharding rule of an op. Ops with the same name, types and attributes
+        share one rule.
         """
         return self._computations.rule(op)
 

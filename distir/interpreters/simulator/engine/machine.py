@@ -77,7 +77,7 @@ class Buffer:
     stream of the value's collective (None for a send), and `arrival` the time of
     arrival without the stream's delay. `departure` is the time since when this value,
     or an earlier one right before it, has been in flight. `source` is the memory that
-    the value is made from; it must not be freed before the arrival.
+    the value is made from; this memory must not be freed before the arrival.
     """
 
     __slots__ = (
@@ -424,7 +424,8 @@ class Machine:
     def _take(self, allocation: Allocation, source: int, frame: list[Buffer]) -> bool:
         """
         Makes a result take over the memory of the argument in slot `source`, unless a
-        view of the argument is still in use. Returns whether it did.
+        view of the argument is still in use. Returns whether the result took over the
+        memory.
         """
         buffer = frame[source]
         # An argument of the program has two holders: the caller, and its own slot until
@@ -440,8 +441,8 @@ class Machine:
     ) -> None:
         """
         Allocates the constants of a function for the whole step, at `positions` of the
-        machine's arrays. None stands for the devices that the function was compiled
-        for.
+        machine's arrays. If `positions` is None, the constants are on the devices that
+        the function was compiled for.
         """
         for step in compiled.steps:
             if isinstance(step, ComputationStep) and step.is_constant:

@@ -36,8 +36,8 @@ class DeviceGroup:
     """
     Devices that do the same work: `devices` holds their ids, and `meshes` the names of
     the meshes that they belong to. The first device represents the group. `index` is
-    its index in the lists of a `Simulation`, and `position` its position in the arrays
-    of a machine.
+    the first device's index in the lists of a `Simulation`, and `position` its index in
+    the arrays of a machine.
     """
 
     meshes: tuple[str, ...]

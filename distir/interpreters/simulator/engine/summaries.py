@@ -143,8 +143,8 @@ class Summaries:
     ) -> list[Buffer]:
         """
         Calls a function on one mesh by applying its summary. `step` is the call, and
-        `frame` holds its operands. The call frees operands that nobody else holds, and
-        returns the results.
+        `frame` holds its operands. The call frees operands that no other value holds,
+        and returns the results.
         """
         mesh, compiled, fixed = step.mesh, step.callee, step.fixed
         assert mesh is not None

@@ -227,7 +227,7 @@ class Timeline:
     def start(self, seconds: float, axes: tuple[str, ...], loads: Loads) -> int:
         """
         Records the start of an asynchronous collective that takes `seconds`, over mesh
-        axes, with its loads on links. Returns its index.
+        axes, with its loads on links. Returns the index of the collective.
         """
         self.moments.append(Starting(seconds, axes, loads))
         self.started += 1

@@ -204,8 +204,8 @@ def _later(seconds: Seconds, by: float) -> Seconds:
 
 def _in_bucket(seconds: Seconds) -> Seconds:
     """
-    Returns a function that gives a tensor's share of the time in which a whole bucket
-    is reduced.
+    Returns a function that gives one tensor's share of the time in which the whole
+    bucket (all tensors of one message) is reduced.
     """
     return lambda size, stages: seconds(BUCKET, stages) * size / BUCKET
 
@@ -233,7 +233,8 @@ def _exchange(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
 
 def _shift(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
-    Returns the transfer of a collective in which each device sends to the next one.
+    Returns the transfer of a collective in which each device sends to the next device
+    of its group.
     """
     groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
     sent = size if groups.size > 1 else 0

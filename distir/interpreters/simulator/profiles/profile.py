@@ -56,8 +56,8 @@ SPLITS = (1, 2, 3, 4, 6, 8)
 
 def _served_by(op_class: str) -> list[str]:
     """
-    Returns `op_class`, followed by the classes whose curves are used in its place, in
-    order of preference.
+    Returns `op_class`, followed by the classes whose curves are used if a profile has
+    no curve for `op_class`, in order of preference.
     """
     found: list[str] = []
     wanted: str | None = op_class
@@ -266,12 +266,12 @@ class MemoryFigures:
     - `fragments`: the free memory that the allocator cannot use again, as a fraction of
       the memory that is allocated and freed within a step;
     - `block`: memory is allocated in multiples of this number of bytes;
-    - `libraries`: the bytes that are always taken (contexts, workspaces of matrix
-      products); `communicator`: the bytes for each group of devices that a device
-      communicates with;
+    - `libraries`: the bytes that libraries take in every program (contexts, workspaces
+      of matrix products); `communicator`: the bytes for each group of devices that a
+      device communicates with;
     - `logit`: the bytes of 32-bit copies per 16-bit logit, in a loss or its gradient;
-      None stands for the copies of generated packages, which compute losses of a part
-      of the logits at a time.
+      if None, the copies are those of generated packages, which compute losses of a
+      part of the logits at a time.
     """
 
     fragments: float = 0.0

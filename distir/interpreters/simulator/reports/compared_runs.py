@@ -87,7 +87,7 @@ def accuracy_note(result: Simulation) -> str:
     Returns a sentence on the errors of predictions for published runs on the same
     devices, with the same kinds of parallelism. If there are no such runs, the sentence
     says so. Returns "" for programs that do not train and for simulations without a
-    profile, because no published runs are compared with these.
+    profile, because no published run is compared with such predictions.
     """
     if not result.profiles or not is_training_step(result.run.entry):
         return ""
@@ -179,9 +179,9 @@ def parallelism_of(entry: FuncOp) -> tuple[str, ...]:
 
 def _is_gathered_again(parameter: SSAValue) -> bool:
     """
-    Whether parts of a parameter are gathered for each use, as in ZeRO stage 3: several
-    times, or by functions that take the parts. In stages 1 and 2, the parts are
-    gathered only once, after the update.
+    Whether parts of a parameter are gathered for each use, as in ZeRO stage 3: the
+    parts are gathered several times, or by functions that take the parts. In stages 1
+    and 2, the parts are gathered only once, after the update.
     """
     pending, gathers = [parameter], 0
     while pending:

@@ -94,7 +94,7 @@ def report_data(
 ) -> dict[str, Any]:
     """
     Returns the data of the report as values that JSON can represent. The timelines have
-    about `blocks` blocks; None stands for `SHOWN_BLOCKS`.
+    about `blocks` blocks (`SHOWN_BLOCKS` if `blocks` is None).
     """
     most = SHOWN_BLOCKS if blocks is None else blocks
     groups = simulation.groups

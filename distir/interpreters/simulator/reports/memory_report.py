@@ -102,9 +102,9 @@ def savings(
 ) -> list[Saving]:
     """
     Returns possible savings of at least a hundredth of the peak, largest first. There
-    are two kinds of them: values that are equal on all devices of a mesh axis although
-    the axis could split them, and values that calls of a function keep for the backward
-    pass.
+    are two kinds of savings: values that are equal on all devices of a mesh axis
+    although the axis could split them, and values that calls of a function keep for the
+    backward pass.
     """
     found = [*_replicated(held, mesh_of), *_kept(held)]
     large = [saving for saving in found if saving.saved >= _LEAST_SHARE * peak]
