@@ -193,7 +193,8 @@ class PoolGradOp(WindowsOp):
 
     def _verify(self, x: SSAValue, dy: SSAValue) -> None:
         """
-        Raises VerifyException unless `dy` fits `x`, which is the input or its gradient.
+        Raises VerifyException unless the sizes of `dy` fit those of `x`, the pooling's
+        input or the gradient of this input.
         """
         check_float(self, "dy", dy)
         self._verify_windows(x, dy, self.kernel, ceil=True)

@@ -119,8 +119,8 @@ class DrawingOp(TrainOp):
     @property
     def parts(self) -> tuple[Split, ...]:
         """
-        The splits of the tensor, one for each operand of `coordinates`, which is this
-        device's position in the split.
+        The splits of the tensor, one for each operand of `coordinates`. The operand
+        holds this device's position in the split.
         """
         return splits_of(self.splits)
 

@@ -58,7 +58,7 @@ class Float8LinearOp(TrainOp):
     `a` `[..., m, k]` is multiplied by its scale and rounded to `a_format`, and `b` `[k,
     n]` to `b_format`. `scaling` is one of `SCALINGS`. Operands and result have the
     model's precision. The pass `expand-float8` replaces this op with its parts before
-    gradients are taken. The op itself cannot be split.
+    gradients are taken. Devices cannot split the op itself.
     """
 
     name = "train.float8_linear"
@@ -218,7 +218,10 @@ def float8_linear(
 
 
 def is_scale(op: Operation) -> bool:
-    """Whether an op finds a scale of 8-bit floats, or reduces one over devices."""
+    """
+    Whether an op computes a scale of 8-bit floats, or reduces such a scale over
+    devices.
+    """
     owner: Operation | Block = op
     while isinstance(owner, Operation) and owner.name.startswith("collective."):
         owner = owner.operands[0].owner

@@ -66,8 +66,9 @@ class PagedOp(TrainOp):
     The sequences are divided over the pools evenly and in order. Token n of sequence b
     is in slot n % page size of page table[b, n // page size] of its pool. A row of the
     table thus names pages of one pool only, and a split of pools splits sequences with
-    them. A negative entry of the table is no page: the op writes nothing to it, and
-    reads page 0 in its place, so that a mask must hide these tokens.
+    them. A negative entry of the table does not name a page: an op writes nothing for
+    this entry, and reads page 0 in its place, so a mask must hide the tokens that are
+    read.
     """
 
     POOL: ClassVar[tuple[str, ...]] = ("pools", "pages", "heads", "page size", "width")

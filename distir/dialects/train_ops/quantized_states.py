@@ -65,7 +65,8 @@ def _scales_type(shape: tuple[int, ...], block: int) -> TensorType[Any]:
 
 class _QuantizedOp(TrainOp):
     """
-    Base of conversions to and from codes. `block` is the number of elements of a block.
+    Base of conversions between a state and its codes. `block` is the number of elements
+    that share a scale.
     """
 
     FACTORS: ClassVar[str] = ""

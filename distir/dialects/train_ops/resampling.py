@@ -103,7 +103,7 @@ class GridSampleGradOp(TrainOp):
     """
     Base of the gradients of `onnx.GridSample`, y = sample(x, grid). `x` is `[N, C,
     *space]` and `y` is `[N, C, *points]`. `grid` is `[N, *points, n]`, with n
-    coordinates between -1 and 1, the last dimension of space first. With
+    coordinates between -1 and 1, the last spatial dimension first. With
     `align_corners`, -1 and 1 are the centres of the elements at the edges, else their
     outer sides.
     """

@@ -11,8 +11,8 @@ from xdsl.utils.exceptions import VerifyException
 
 class Split(NamedTuple):
     """
-    A split of dimension `dim`, whose elements are dealt out to `parts` parts in turn,
-    `run` elements at a time.
+    A split of dimension `dim`. The elements of the dimension are dealt out to `parts`
+    parts in turn, `run` consecutive elements at a time.
     """
 
     dim: int
