@@ -32,7 +32,7 @@ def sign(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def one_hot(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
     Computes a one-hot encoding by selecting one of two values. `onnx.reference` adds
-    multiples of both values instead, so it fails if one of them is infinite.
+    multiples of both values instead, so it fails if a value is infinite.
     """
     indices, depth, values = inputs
     count = int(depth.reshape(-1)[0])
@@ -62,8 +62,8 @@ def shrink(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.ThresholdedRelu")
 def thresholded_relu(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Computes a thresholded ReLU, because `onnx.reference` turns NaN into 0. In PyTorch
-    it stays NaN.
+    Computes a thresholded ReLU, because `onnx.reference` turns NaN into 0. In PyTorch,
+    NaN stays NaN.
     """
     (x,) = inputs
     wide = x.astype(np.promote_types(x.dtype, np.float32))

@@ -56,8 +56,9 @@ class ProgramFunctions(InterpreterFunctions):
         observer: Callable[[SSAValue, Any], None] | None = None,
     ):
         """
-        `known` maps names to functions. If `observer` is given, it is called with each
-        value and the value's content, in every call of the value's function.
+        `known` maps names to functions. If `observer` is given, the interpreter calls
+        it with each SSA value and the value's content, in every call of the function
+        that contains the value.
         """
         self.functions = known
         self._observer = observer
@@ -162,7 +163,7 @@ def call_by_name(
 ) -> PythonValues:
     """
     Runs the function `name` of the interpreter's module and returns its results. Raises
-    DistIRError if there is no such function, or if it cannot run.
+    DistIRError if the module has no such function, or if the function cannot run.
     """
     known = functions(interpreter.module)
     if name not in known:

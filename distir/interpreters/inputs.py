@@ -1,6 +1,6 @@
 """
-Random arguments for a program. They are valid for its ops; for example, indices are
-within their tables.
+Random arguments for a program. The arguments are valid for the program's ops; for
+example, indices are within their tables.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ def gather_elements(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.GatherND")
 def gather_nd(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Gathers all elements or slices with one indexing operation. `onnx.reference` takes
-    them one at a time, which is too slow for the millions of indices that a boolean
-    mask can give.
+    Gathers all elements or slices with one indexing operation. `onnx.reference` gathers
+    the elements one at a time, which is too slow for the millions of indices that a
+    boolean mask can give.
     """
     data, indices = inputs
     batch = op.attribute("batch_dims")
@@ -73,7 +73,7 @@ def global_max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def mean(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
     Computes the elementwise mean of several tensors. `onnx.reference` adds all tensors
-    to the first one, so it fails if the first one is smaller than the result.
+    to the first tensor, so it fails if the first tensor is smaller than the result.
     """
     kind = np.promote_types(inputs[0].dtype, np.float32)
     total = inputs[0].astype(kind)

@@ -129,9 +129,9 @@ class Uses:
         self, op: Operation, index: int, kept: frozenset[str]
     ) -> Iterable[SSAValue]:
         """
-        Returns the values that hold elements of operand `index` of `op`, in any order
-        and possibly only some of them. Ops of `onnx` count only if their names are in
-        `kept`.
+        Returns the values that consist of elements of operand `index` of `op`: all or
+        some of the elements, in any order. Ops of `onnx` count only if their names are
+        in `kept`.
         """
         if isinstance(op, CallOp):
             callee = self._functions.get(op.callee.string_value())

@@ -50,9 +50,9 @@ def type_of(value: Any) -> Attribute:
 
 def join(a: Any, b: Any) -> Any:
     """
-    Returns the most precise mixed value that describes both `a` and `b`. It is the
-    array if `a` and `b` are equal arrays. Otherwise it is a type in which sizes that
-    differ are dynamic.
+    Returns the most precise mixed value that describes both `a` and `b`. The result is
+    the array if `a` and `b` are equal arrays. Otherwise the result is a type in which
+    sizes that differ are dynamic.
     """
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         same = a.dtype == b.dtype and np.array_equal(a, b)

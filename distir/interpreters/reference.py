@@ -260,7 +260,7 @@ class ReferenceInterpreter(Interpreter):
     """
     xDSL's interpreter for values that are arrays or stacks of shards. It caches the
     local form of each op on each device, and the values of constants, so the program
-    must not change while it is in use.
+    must not change while the interpreter is in use.
     """
 
     meshes: Mapping[str, Mesh] = field(default_factory=dict[str, Mesh])

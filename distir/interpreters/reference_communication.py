@@ -81,8 +81,8 @@ def exchange(source: Sharded, after: Layout, axes: tuple[str, ...]) -> list[Arra
 def received(source: Sharded, after: Layout, target: Mesh) -> list[Array]:
     """
     Returns the shards that the devices of mesh `target` hold after `source` was sent to
-    them with layout `after`. Each shard is assembled from the pieces that its device
-    receives.
+    this mesh with layout `after`. Each shard is assembled from the pieces that its
+    device receives.
     """
     reduction = next((reduction for _, reduction in source.layout.partial), "sum")
     shape = local_shape(source.shape, after, target)

@@ -64,8 +64,8 @@ class ReduceScatter(CollectiveOp):
 
 class ExchangeKind(CollectiveOp):
     """
-    Base of collectives that move the split of a tensor from one dimension to another:
-    they gather the first dimension and split the second.
+    Base of collectives that move the split of a tensor to a different dimension. The
+    dimension that was split before is gathered.
     """
 
     TRAFFIC: ClassVar[Traffic | None] = Traffic("exchange", "all_to_all")
@@ -73,8 +73,8 @@ class ExchangeKind(CollectiveOp):
 
 class AllToAll(ExchangeKind):
     """
-    Exchanges parts of shards, and so moves the split of a tensor from one dimension to
-    another: the first dimension is gathered, and the second is split.
+    Exchanges parts of shards so that the devices split a tensor along a different
+    dimension. The dimension that was split before is gathered.
     """
 
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True

@@ -61,7 +61,7 @@ class ReduceScatterOp(InDistributedForm, kinds.ReduceScatter):
 
 class _ExchangeOp(InDistributedForm, kinds.ExchangeKind):
     """
-    Base of the ops that move the split of a tensor from one dimension to another. It
+    Base of the ops that move the split of a tensor to a different dimension. The class
     defines the result layouts that such an op can produce.
     """
 
@@ -79,8 +79,8 @@ class _ExchangeOp(InDistributedForm, kinds.ExchangeKind):
 @irdl_op_definition
 class AllToAllOp(_ExchangeOp, kinds.AllToAll):
     """
-    Exchanges parts of shards, and so moves the split of a tensor from one dimension to
-    another: the first dimension is gathered, and the second is split.
+    Exchanges parts of shards so that the devices split a tensor along a different
+    dimension. The dimension that was split before is gathered.
     """
 
     name = "collective.all_to_all"

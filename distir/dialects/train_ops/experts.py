@@ -271,8 +271,8 @@ class GroupedOp(TrainOp):
     - `rows`: the number of each row's expert within its shard; -1 for empty rows;
     - `transposed`: matrices are [output, input] instead of [input, output];
     - `taken`: the number of rows of a group, over all shards, that are not empty; if
-      absent, no row is empty. It determines the estimated work. Results do not depend
-      on it;
+      absent, all rows count. It determines the estimated work. Results do not depend on
+      it;
     - `imbalance`: only if no token is dropped, and the shards may be on different
       devices: the assumed load of the busiest device, as of `train.expert_places`.
       Estimates of time and memory then count only the rows of this load; without

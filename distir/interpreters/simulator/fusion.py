@@ -205,7 +205,8 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
 def reads_as_converted(value: SSAValue) -> Operation | None:
     """
     Returns the op that makes `value` from rows of 8 or 4 bits, if the kernels of all
-    users convert the rows while they read them. Returns None for other values.
+    users convert the rows while they read them. Returns None if this does not hold for
+    `value`.
     """
     owner = value.owner
     # Not `isinstance`, which is slow where the answer is no.
@@ -308,7 +309,7 @@ def _accumulates_product(op: Operation) -> bool:
 def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
     """
     Returns the operand of `op` that is a matrix product, if `op` adds a bias to it.
-    Returns None for other ops.
+    Returns None if `op` does not add a bias to a matrix product.
     """
     if BIAS not in fusions or op.name != "onnx.Add":
         return None

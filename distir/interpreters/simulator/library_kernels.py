@@ -108,7 +108,10 @@ def _source(value: SSAValue) -> SSAValue:
 
 
 def _is_transposed(value: SSAValue) -> bool:
-    """Whether a value is another value with its last two dimensions exchanged."""
+    """
+    Whether `value` is a transpose that exchanges the last two dimensions of its
+    operand.
+    """
     transposed = False
     while isinstance(owner := value.owner, Operation) and is_rearranged(owner):
         if owner.name == "onnx.Transpose":
@@ -165,7 +168,7 @@ def _is_inside_gate(op: Operation) -> bool:
 def _end_of_rotary(op: Operation) -> Operation | None:
     """
     Returns the sum that ends the computation of rotary positions to which `op` belongs,
-    or None for other ops.
+    or None if `op` does not belong to rotary positions.
     """
     for _ in range(LONGEST):
         if op.name == "onnx.Add":

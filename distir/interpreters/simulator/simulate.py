@@ -241,7 +241,7 @@ def cluster_of(module: ModuleOp) -> ClusterOp:
     """
     Returns the cluster that a program runs on: the cluster of the meshes that its
     values name, or, without such meshes, the only cluster of the module. Raises
-    DistIRError if there is no such cluster, or more than one.
+    DistIRError unless there is exactly one such cluster.
     """
     return _cluster_among(module, _used_meshes(module))
 
@@ -249,7 +249,7 @@ def cluster_of(module: ModuleOp) -> ClusterOp:
 def _cluster_among(module: ModuleOp, names: list[str]) -> ClusterOp:
     """
     Returns the cluster of the meshes `names`, or the only cluster of the module if
-    `names` is empty. Raises DistIRError if there is no such cluster, or more than one.
+    `names` is empty. Raises DistIRError unless there is exactly one such cluster.
     """
     ops = list(module.body.block.ops)
     clusters = {op.sym_name.data: op for op in ops if isinstance(op, ClusterOp)}

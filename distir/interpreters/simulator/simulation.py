@@ -94,8 +94,8 @@ class Simulation:
       sheets count;
     - `step_time_s`: the seconds until the last device is done;
     - `throughput_samples_per_s`: the size of the first dimension of the first input,
-      divided by the step time; 0 if no input has dimensions, or if the step takes no
-      time;
+      divided by the step time; 0 if the program has no such dimension, or if the step
+      takes no time;
     - `peak_memory_bytes`: the most bytes of values and libraries at any time;
       `reserved_memory_bytes`: the bytes that the software reserves on the device for
       these values and libraries, including fragments of its allocator (without a

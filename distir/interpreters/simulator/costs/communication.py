@@ -71,9 +71,9 @@ class Crossing:
     def block_rate(self) -> float:
         """
         The rate in bytes/s at which a block takes part in a collective. If the devices
-        of a block share the data that they receive, this is the sum of their rates.
-        Otherwise each device receives all data itself, and this is the rate of one
-        device.
+        of a block share the data that they receive, the result is the sum of the
+        devices' rates. Otherwise each device receives all data itself, and the result
+        is the rate of one device.
         """
         figures = self.figures
         if figures is not None and not figures.shared:
@@ -242,7 +242,7 @@ def tree_all_reduce_seconds(size: float, crossings: Topology) -> float:
 def all_reduce_seconds(size: float, crossings: Topology) -> float:
     """
     Returns the seconds of an all-reduce of `size` bytes. If the outermost level can
-    reduce data in its switches, every device sends its part to the switches once, and
+    reduce data in its switches, every device sends its data to the switches once, and
     gets the sum back.
     """
     if crossings and crossings[-1].level.in_fabric_reduction:
@@ -270,9 +270,10 @@ def reduce_scatter_seconds(size: float, crossings: Topology) -> float:
 
 def all_to_all_seconds(size: float, crossings: Topology) -> float:
     """
-    Returns the seconds of an all-to-all: each device exchanges equal parts of a buffer
-    of `size` bytes with all other devices of the group, one after the other. The root
-    of a gather or scatter of `size` bytes takes the same time.
+    Returns the seconds of an all-to-all. Each device divides a buffer of `size` bytes
+    into equal parts, and exchanges one part with each device of the group, one device
+    after the other. The root of a gather or scatter of `size` bytes takes the same
+    time.
     """
     devices = crossings[-1].devices if crossings else 1
     seconds = _overhead(crossings)

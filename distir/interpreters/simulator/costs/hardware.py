@@ -129,8 +129,8 @@ class LinkLevel:
         """
         The performance of the level in practice, or None without a profile. If the
         profile has no figures for this kind of links, bandwidth and latency come from
-        the data sheet, and the software's overheads from the profile's other kinds of
-        links.
+        the data sheet, and the software's overheads from the kinds of links that the
+        profile has.
         """
         if self.profile is None:
             return None
@@ -285,8 +285,8 @@ class Hardware:
     def level_between(self, first: int, second: int) -> LinkLevel:
         """
         Returns the innermost level that connects the devices `first` and `second`. If a
-        route connects them, the level has the bandwidth and latency of the route.
-        Raises DistIRError if no level connects them.
+        route connects the two devices, the returned level has the bandwidth and latency
+        of the route. Raises DistIRError if no level connects the two devices.
         """
         for level in self.levels:
             if first // level.span == second // level.span:

@@ -7,9 +7,9 @@ def scale(context: CostContext) -> Cost:
     return context.roofline(moved=2 * sum(context.result_bytes))
 ```
 
-An op without a registered function follows the roofline: it takes the longer of two
-times. One is the time of the floating-point operations that its sharding rule counts.
-The other is the time to move the bytes of its operands and results.
+An op without a registered function follows the roofline: the op takes the longer of two
+times. One is the time of the floating-point operations that the op's sharding rule
+counts. The other is the time to move the bytes of the op's operands and results.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ from distir.sharding.rule import Rule
 class Cost:
     """
     The cost of an op on one device. The op takes `seconds`, and `workspace` bytes of
-    memory besides its operands and results. The host takes `issue` seconds to issue it.
+    memory besides its operands and results. The host takes `issue` seconds to issue the
+    op.
     """
 
     seconds: float
@@ -90,8 +91,8 @@ _COPYING = (
 def copies_of_part(op: Operation, size: int, element: str) -> int:
     """
     Returns the bytes of the copies of logits that a generated package makes for a loss
-    or its gradient; 0 for other ops. The logits have `size` bytes in all and element
-    type `element`.
+    or its gradient; 0 if `op` is neither. The logits have `size` bytes in all and
+    element type `element`.
 
     A package computes `LOGITS_AT_ONCE` logits at a time. The loss copies this part as
     its log-softmax, and 16-bit logits also in 32 bits. The gradient copies this part as
@@ -169,8 +170,8 @@ class CostContext:
     def copies_of_logits(self) -> int:
         """
         The bytes of the 32-bit copies of logits that the software makes for a loss or
-        its gradient; 0 for other ops, and without a profile. The profile gives the
-        copies; by default they are those of generated packages (`copies_of_part`).
+        its gradient; 0 if the op is neither, and without a profile. The profile gives
+        the copies; by default they are those of generated packages (`copies_of_part`).
         """
         profile = self.device.profile
         if profile is None or class_of(self.op) != "loss":
@@ -213,7 +214,7 @@ class CostContext:
     def _moved(self, moved: float, known: frozenset[str]) -> tuple[float, bool]:
         """
         Returns the bytes that pass through memory after fusion, and whether the kernel
-        of an earlier op also computes this op. `moved` is the number of bytes without
+        of an earlier op computes this op. `moved` is the number of bytes without
         fusion. `known` names the fusions that the simulated software performs.
         """
         fusions = fusions_around(self.op, known)
@@ -225,7 +226,10 @@ class CostContext:
         return max(moved, 0), before is not None
 
     def unworked(self) -> Cost:
-        """Returns the cost of an op that only gives a value another name or shape."""
+        """
+        Returns the cost of an op without work: the op only gives its operand a new name
+        or shape.
+        """
         profile = self.device.profile
         measured = None if profile is None else self._measured(profile)
         return FREE if measured is None else Cost(measured.seconds(0, self.bytes))
@@ -291,8 +295,8 @@ class CostContext:
     def _written_out(self, profile: Profile, moved: float) -> Cost | None:
         """
         Returns the cost of an op that the software writes out as several elementwise
-        kernels. Returns None for other ops. `moved` is the number of bytes of the op's
-        operands and results.
+        kernels. Returns None if the software does not do this. `moved` is the number of
+        bytes of the op's operands and results.
         """
         kernels = profile.written_out.get(self.op.name)
         if kernels is None and "rotary" in profile.written_out:

@@ -75,8 +75,8 @@ def left_by(others: Loads, loads: Loads) -> float:
 @lru_cache(maxsize=4096)
 def fair_rates(loads: Loads, others: Loads) -> tuple[float, float]:
     """
-    Returns the speeds, from 0 to 1, of two collectives that run side by side. The first
-    has `loads`, the second has the loads `others`.
+    Returns the speeds, from 0 to 1, of two collectives that run side by side: of the
+    collective with `loads`, and of the collective with the loads `others`.
     """
     taken = dict(others)
     first = second = 1.0

@@ -1,7 +1,7 @@
 """
-A function compiled for simulation. For each op it holds the devices that the op
-occupies, the time, and the changes of memory. The compiler computes them once, however
-often the function is called.
+A function compiled for simulation. For each op, the compiled function holds the devices
+that the op occupies, the time, and the changes of memory. The compiler computes these
+facts once for all calls of the function.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CompiledStep:
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
         Returns a copy of the step with renumbered slots (indices of values). `slots`
-        maps old to new slots; any slot that it lacks is increased by `by`.
+        maps old to new slots; a slot that `slots` lacks is increased by `by`.
         """
         found = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
@@ -117,7 +117,7 @@ class OpStep(CompiledStep):
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
         Returns a copy of the step with renumbered slots (indices of values). `slots`
-        maps old to new slots; any slot that it lacks is increased by `by`.
+        maps old to new slots; a slot that `slots` lacks is increased by `by`.
         """
         found = super().moved(slots, by)
         if self.reusable:
@@ -156,7 +156,7 @@ class ComputationStep(OpStep):
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
         Returns a copy of the step with renumbered slots (indices of values). `slots`
-        maps old to new slots; any slot that it lacks is increased by `by`.
+        maps old to new slots; a slot that `slots` lacks is increased by `by`.
         """
         found = super().moved(slots, by)
         if self.view_of is not None:

@@ -1,6 +1,6 @@
 """
-Compiles functions for the simulator. Each op is compiled once, however often its
-function is called.
+Compiles functions for the simulator. Each op is compiled once for all calls of its
+function.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from distir.sharding.rule import Rule
 
 class CompiledFunctionBuilder:
     """
-    Builds a compiled function from its steps, added in order. It assigns slots
+    Builds a compiled function from its steps, added in order. The builder assigns slots
     (indices) to values, and finds the step of each value's last use. SSA values must
     stay alive while the builder is in use.
     """
@@ -91,7 +91,7 @@ class CompiledFunctionBuilder:
     def define(self, count: int) -> int:
         """
         Reserves `count` new slots (indices of values) for the results of the next step,
-        and returns the first of them.
+        and returns the first new slot.
         """
         first = self._compiled.slots
         self._compiled.slots += count
@@ -194,8 +194,9 @@ class Compiler:
 
     def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
         """
-        Returns a compiler for other functions that shares the cached facts about ops
-        and types with this one. Both modules must stay alive.
+        Returns a compiler for `functions`, the functions of another module. Both
+        compilers share the cached facts about ops and types. Both modules must stay
+        alive.
         """
         found = copy(self)
         found.functions, found._compiled, found._open = functions, {}, []
@@ -273,8 +274,8 @@ class Compiler:
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
         """
         Returns the index of the only mesh that runs the steps of a function, in arrays
-        with one entry per mesh. Returns None if several meshes run them, or if arrays
-        have one entry per device.
+        with one entry per mesh. Returns None if several meshes run the steps, or if
+        arrays have one entry per device.
         """
         if not isinstance(self.device_map, UniformDeviceMap):
             return None
@@ -381,8 +382,8 @@ class Compiler:
         """
         Returns a step for all communication of an op that communicates while it
         computes, such as a recurrent layer that gathers its state in each step. The
-        communication step comes before the op's own step. Returns None for other ops.
-        `first` is the slot of the op's first result.
+        communication step comes before the op's own step. Returns None if `op` does not
+        communicate in this way. `first` is the slot of the op's first result.
         """
         if not isinstance(op, GatheredOp | OpaqueBase):
             return None

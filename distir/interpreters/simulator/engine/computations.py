@@ -76,8 +76,9 @@ class Computations:
 
     def of(self, op: Operation, name: str | None) -> Computation:
         """
-        Returns the work of an op on the mesh `name`; None stands for the only device of
-        a sequential program. Raises DistIRError for values whose shape is unknown.
+        Returns the work of an op on the mesh `name`; if `name` is None, on the only
+        device of a sequential program. Raises DistIRError for values whose shape is
+        unknown.
         """
         hardware, mesh = (
             self.device_map.hardware,
@@ -119,7 +120,8 @@ class Computations:
     def mesh_name(self, op: Operation) -> str | None:
         """
         Returns the name of the mesh on which an op computes, or None in a sequential
-        program. Raises DistIRError if its values are on several meshes.
+        program. Raises DistIRError if the op's operands and results are on several
+        meshes.
         """
         names = self.device_map.mesh_names((*op.operands, *op.results))
         if len(names) > 1:

@@ -287,8 +287,8 @@ class UniformDeviceMap(DeviceMap):
 
     def group(self, devices: Sequence[int]) -> Groups:
         """
-        Raises NotUniform, because the root of a group across meshes does other work
-        than the other devices of the group.
+        Raises NotUniform, because the root of a group across meshes does not do the
+        same work as the rest of the group.
         """
         raise NotUniform
 
@@ -375,8 +375,8 @@ def _groups_along(mesh: Mesh, axes: tuple[str, ...]) -> npt.NDArray[np.intp]:
 
 def _origin(type_: Attribute, op: Operation) -> str:
     """
-    Returns a text that says why a size in `type_` is unknown. `type_` is the type of an
-    operand or result of `op`.
+    Returns a text, for an error message, on the reason why a size in `type_` is
+    unknown. `type_` is the type of an operand or result of `op`.
     """
     arguments = op.body.block.args if isinstance(op, FuncOp) else ()
     values: list[SSAValue] = [*op.operands, *op.results, *arguments]

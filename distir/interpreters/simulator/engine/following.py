@@ -19,8 +19,8 @@ from distir.interpreters.simulator.engine.machine import Buffer, Execution, Mach
 
 class Follower:
     """
-    Base of classes that follow an execution. Its methods do nothing; subclasses
-    override the ones they need.
+    Base of classes that follow an execution. The methods of this class do nothing; a
+    subclass overrides the methods that it needs.
 
     A machine calls the methods in program order, and the methods may read the machine's
     state. For each op, the machine calls `ran` while clocks and memory are as before
@@ -96,8 +96,8 @@ class FollowedMachine(Machine):
 
     def release(self, buffer: Buffer) -> None:
         """
-        Removes one holder of the memory. If this frees the memory, reports it to the
-        followers.
+        Removes one holder of the memory. If no holder is left, the memory is freed, and
+        this is reported to the followers.
         """
         super().release(buffer)
         if not buffer.holders:

@@ -7,15 +7,16 @@ of its devices independently. A collective or send makes its devices wait for ea
 other, and occupies all of them. Asynchronous communication leaves the devices free.
 Asynchronous collectives run on the communication streams of their devices
 (`streams.py`). Asynchronous sends between two devices run one after the other. A send
-starts when the sender reaches it; a profile may say that the sender is busy meanwhile.
-A device waits for a value in flight at its first use of the value, which may be in
-another function than the start of the communication.
+starts when the sender reaches the send in program order; a profile may say that the
+sender is busy meanwhile. A device waits for a value in flight at its first use of the
+value, which may be in a different function than the start of the communication.
 
 Results are allocated before operands are freed. A value is freed after its last use,
 across calls too. The operand of an asynchronous collective is freed at the end of the
 collective, unless the collective works in place, as an all-reduce does. A result that
-updates an argument of the program may take over its memory. Sums and all-reduces may
-take over the memory of an operand that no later op needs (see `Compiler`).
+updates an argument of the program may take over the argument's memory. Sums and
+all-reduces may take over the memory of an operand that no later op needs (see
+`Compiler`).
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ class Machine:
     - `live`, `peak`: the bytes in use now, and at most so far; `held`: the bytes in use
       throughout;
     - `streams`: the streams of asynchronous collectives; `contention`: the share of a
-      device that computations lose while a stream is busy, or None if it is 0 for all;
+      device that computations lose while a stream is busy, or None if this share is 0
+      for all devices;
     - `channels`: the clocks of asynchronous sends, one per pair of devices, keyed by
       the pairs that send together;
     - `runs`: the number of runs of each function (see `Totals`);
@@ -387,8 +389,8 @@ class Machine:
 
     def _allocate_results(self, step: OpStep, frame: list[Buffer]) -> None:
         """
-        Allocates the results of an op, or takes over the memory of other values for
-        them.
+        Allocates memory for the results of an op, or lets the results take over the
+        memory of values that are no longer needed.
         """
         made: Sequence[Allocation]
         if step.reusable and self._reuse(step, frame):

@@ -1,7 +1,7 @@
 """
 Values that share memory, like PyTorch's strided tensors. Ops such as `transpose`,
-`split` and `expand` return another view of their operand's memory. Ops that need
-another order of elements copy them.
+`split` and `expand` return a view of their operand's memory. An op that needs the
+elements in a different order copies them.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def _place_results(step: ComputationStep, known: dict[int, tuple[int, ...]]) -> 
 
 def _rule_of(op: Operation) -> tuple[_Rule, bool] | None:
     """
-    Returns the rule of an op and its flag `begins`, or None if the op has no rule.
+    Returns the rule of an op and the flag `begins` of the rule (see `_rule`), or None
+    if the op has no rule.
     """
     if op.name in _RULES:
         return _RULES[op.name]

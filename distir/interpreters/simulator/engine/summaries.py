@@ -5,8 +5,8 @@ Consider a function that runs on a single mesh whose devices all do the same at 
 time. Its effect on the clocks is the same in every call (`timeline.py`). Its effect on
 memory depends only on its arguments: which arguments share memory, and which memory
 only the call holds. So the function is executed once for each such pattern of
-arguments, and other calls apply the summary. A summary also holds on other meshes with
-the same devices and links.
+arguments, and all later calls with this pattern apply the summary. A summary also holds
+on other meshes with the same devices and links.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from distir.interpreters.simulator.engine.timeline import Arrival, MeshStream, T
 
 class Pattern(NamedTuple):
     """
-    The memory of a call's arguments. For each argument, `numbers` gives the index of
-    its memory. For each memory, `own` tells whether only the call holds it, and `sizes`
-    gives its bytes. `fixed` holds the indices of the arguments whose memory the program
-    holds throughout.
+    The memory of a call's arguments. Arguments that share memory have the same number
+    in `numbers`, an index of memories. For each memory, `own` tells whether only the
+    call holds this memory, and `sizes` gives the number of bytes. `fixed` holds the
+    indices of the arguments whose memory the program holds throughout.
     """
 
     numbers: tuple[int, ...]
@@ -99,8 +99,8 @@ class Summary:
 
 class SummarisingMachine(Machine):
     """
-    A machine with one position (one set of clocks) per mesh. It applies summaries
-    instead of executing calls. `places` holds the positions of each mesh.
+    A machine with one position (one set of clocks) per mesh. The machine applies
+    summaries instead of executing calls. `places` holds the positions of each mesh.
     """
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):

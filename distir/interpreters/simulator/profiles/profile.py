@@ -4,8 +4,9 @@ the figures of data sheets.
 
 A `Profile` is a JSON file (`docs/reference/profiles.md` has the format). It gives the
 efficiency of large and small ops on a device, the time in which the host issues an op,
-and the overheads of messages. These figures are few and physical, so they also hold for
-shapes that nobody measured. Without a profile, the simulator uses the data sheet alone.
+and the overheads of messages. These figures are few and physical, so the figures also
+hold for shapes that nobody measured. Without a profile, the simulator uses the data
+sheet alone.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class LinkFigures:
     - `occupies`: whether an asynchronous send keeps its sender busy, as in software
       that waits for the send immediately;
     - `kinds`: figures for single kinds of communication (`all_reduce`, `send`, ...),
-      for libraries that do some of them less efficiently than others.
+      for libraries in which the kinds of communication are not equally efficient.
     """
 
     bandwidth: float | Mapping[int, float]

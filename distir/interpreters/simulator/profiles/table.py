@@ -111,7 +111,7 @@ class Table:
     def flag(self, key: str, default: bool) -> bool:
         """
         Returns the boolean in field `key`, or `default` if the field is missing. Raises
-        DistIRError for other values.
+        DistIRError if the value is not a boolean.
         """
         value = self._value(key, default)
         if not isinstance(value, bool):
