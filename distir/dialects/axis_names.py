@@ -30,7 +30,7 @@ def parse_axis(parser: AttrParser) -> str:
 
 
 def print_axis(printer: Printer, name: str) -> None:
-    """Prints the name of an axis: in quotes only if it is not an identifier."""
+    """Prints the name of an axis, in quotes only if the name is not an identifier."""
     if name.isidentifier() and name.isascii():
         printer.print_string(name)
     else:

@@ -69,8 +69,8 @@ class Shard(NamedTuple):
 @dataclass(frozen=True)
 class Layout:
     """
-    The distribution of a tensor over a mesh: the axes that split it, and the axes over
-    which devices hold terms of it.
+    The distribution of a tensor over a mesh: the axes that split the tensor, and the
+    axes over which each device holds one term of the tensor.
 
     - `mesh`: symbol of the `device.mesh`.
     - `dims`: for each dimension the axes that split it, major to minor; each axis

@@ -85,8 +85,8 @@ class Text(DistAttribute):
 
     def of(self, attributes: Mapping[str, Attribute]) -> str | None:
         """
-        Returns the attribute's text, or None if it is absent. Raises DistIRError if its
-        bytes are not valid text.
+        Returns the attribute's text, or None if the attribute is absent. Raises
+        DistIRError if the attribute's bytes are not valid text.
         """
         return text_attribute(attributes, self)
 
@@ -120,7 +120,7 @@ class Integer(DistAttribute):
     CLASSES = (IntegerAttr,)
 
     def of(self, attributes: Mapping[str, Attribute]) -> int | None:
-        """Returns the attribute's integer, or None if it is absent."""
+        """Returns the attribute's integer, or None if the attribute is absent."""
         attr = attributes.get(self)
         return attr.value.data if isinstance(attr, IntegerAttr) else None
 
@@ -185,8 +185,8 @@ def declared(*modules: ModuleType) -> dict[str, DistAttribute]:
 
 def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
     """
-    Returns the text of the attribute called `name`, or None if it is absent or not a
-    text. Raises DistIRError if its bytes are not valid text.
+    Returns the text of the attribute called `name`, or None if the attribute is absent
+    or not a text. Raises DistIRError if the attribute's bytes are not valid text.
     """
     attr = attributes.get(name)
     if type(attr) is StringAttr:

@@ -88,8 +88,8 @@ class KernelDefOp(IRDLOperation):
     - `workspace`: additional bytes that the kernel needs while it runs, written like
       `flops`;
     - `wrt`: only if this kernel is the gradient of another kernel: the positions of the
-      arguments whose gradients it returns. Its last argument is the gradient of the
-      other kernel's result;
+      arguments whose gradients this kernel returns. The last argument is the gradient
+      of the other kernel's result;
     - `autograd`: only with `wrt`: the function is the other kernel's own, which PyTorch
       differentiates.
     """

@@ -1,6 +1,6 @@
 """
-Registries map op names to facts or functions. They import the modules with their
-entries at the first look-up.
+Registries map op names to facts or functions. A registry imports the modules that
+register its entries at the first look-up.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Registry(Generic[Entry]):
     """
     Maps op names to entries. Calling a registry with op names gives a decorator that
     registers an entry: `@sharding_rule("toy.similarity")`. The modules of `package`
-    register DistIR's own entries. They import the registry, so the registry imports
-    them only at the first look-up.
+    register DistIR's own entries. These modules import the registry, so the registry
+    imports the modules only at the first look-up.
     """
 
     def __init__(self, package: str):

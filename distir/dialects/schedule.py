@@ -185,9 +185,9 @@ class NodeOp(IRDLOperation):
     """
     An op of a pattern, with a name, operands and attributes.
 
-    The matching op of the program may have further operands after the given ones. It
-    must have the attributes `with`, explicitly or as ONNX's defaults. For an
-    `onnx.Transpose`, `swaps = [-1, -2]` means that the op exchanges these two
+    The matching op of the program may have further operands after the given ones. The
+    matching op must have the attributes `with`, explicitly or as ONNX's defaults. For
+    an `onnx.Transpose`, `swaps = [-1, -2]` means that the op exchanges these two
     dimensions.
     """
 
@@ -205,8 +205,8 @@ class NodeOp(IRDLOperation):
 @irdl_op_definition
 class ConstantOp(IRDLOperation):
     """
-    A constant of a pattern. It matches constants of any shape if all their elements
-    equal `value`.
+    A constant of a pattern. A constant of the program matches, whatever its shape, if
+    all its elements equal `value`.
     """
 
     name = "schedule.constant"
@@ -383,7 +383,7 @@ class PlaceOp(IRDLOperation):
     """
     Requests how mesh axis `axis` places a value that the modules compute: split along
     dimension `dim`, or not split if `dim` is absent. `index` is the value's position
-    among the values of a module that are used outside of it.
+    among the values of a module that ops outside of the module use.
     """
 
     name = "schedule.place"

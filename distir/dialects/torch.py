@@ -4,8 +4,8 @@ one rank.
 
 After `project`, the steps of `lower` turn ops of `onnx`, `train` and `collective` into
 these ops. The target `torch` prints each op as one expression. No op holds Python code:
-the expression follows from the op's name, operands and checked properties. It is
-therefore safe to print ops from any file.
+the expression follows from the op's name, operands and checked properties. Printing the
+ops of any file is therefore safe.
 
 ```mlir
 %y = torch.linear %x, %w, %b {transposed} : (tensor<2x8xf32>, tensor<8x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
@@ -527,11 +527,11 @@ class UpdatesOp(TorchOp):
     `function` is the name of the updates' `train` op. `settings` are the
     hyper-parameters. `in_place` has one word per list of results, for the operands that
     these results replace: `overwritten` operands are arguments of the program, `reused`
-    ones are memory that no other op needs, and `kept` ones must stay unchanged.
+    operands are memory that no other op needs, and `kept` operands must stay unchanged.
 
     The operands begin with `lists` lists of equal length, one for each operand that
     differs between parameters: parameters, gradients, then the optimizer's states. Next
-    come the number of steps, if the updates need it, and the settings that are
+    come the number of steps, if the updates need this number, and the settings that are
     operands, whose names are in `given`. There is a list of results for each result of
     the updates, such as new parameters and new states. Results whose list is
     `overwritten` or `reused` take the memory of the operands that they replace; results
@@ -725,7 +725,7 @@ class AwaitGradientsOp(TorchOp):
     """
     Gives results of the program to the program's caller, which computes a loss from
     them, and waits for the gradients of this loss. The op thus interrupts the program
-    between its forward and its backward pass.
+    between the forward and the backward pass.
 
     `places` holds, for each operand, its index among the results of the program.
     `arguments` holds, for each result, its index among the program's arguments; the

@@ -1,8 +1,8 @@
 """
 The types interpreter represents each value of a program by its type.
 
-`onnx.shape_inference` infers shapes, one op at a time. It cannot infer a shape that
-depends on the elements of a tensor; `distir.interpreters.mixed` can.
+`onnx.shape_inference` infers shapes, one op at a time. This inference fails for a shape
+that depends on the elements of a tensor; `distir.interpreters.mixed` can.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ class Windows:
 @kernel("onnx.Conv")
 def convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """
-    Computes a convolution as products of matrices, because `onnx.reference` is slow: it
-    takes 24 ms for a small convolution.
+    Computes a convolution as products of matrices, because `onnx.reference` is slow: a
+    small convolution takes 24 ms.
     """
     x, w = inputs[0], inputs[1]
     groups = op.attribute("group")

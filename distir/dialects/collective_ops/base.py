@@ -115,11 +115,11 @@ class CollectiveOp(IRDLOperation):
       form, only `collective.wait` or a return may use the result. Not every collective
       can be asynchronous.
     - the integer `dist.bucket`: collectives of a function with the same integer form
-      one *bucket*, and travel in one message. They are next to each other, have the
-      same kind, mesh, axes, element type and reduction, and either all or none of them
-      are asynchronous. If a pass deletes some of these collectives, the rest still form
-      a bucket. The attribute does not change results. Not every collective can be in a
-      bucket.
+      one *bucket*, and travel in one message. The collectives of a bucket are next to
+      each other, have the same kind, mesh, axes, element type and reduction, and either
+      all or none of the collectives are asynchronous. If a pass deletes some of these
+      collectives, the rest still form a bucket. The attribute does not change results.
+      Not every collective can be in a bucket.
 
     Each form of a program has its own ops, derived from this class: see
     `InDistributedForm` and `InRankForm`.
@@ -198,7 +198,7 @@ class CollectiveOp(IRDLOperation):
     def communicators(self) -> Attribute | str | None:
         """
         A key for the groups of devices in which the op runs. The keys of two ops are
-        equal if they run in the same groups.
+        equal if the ops run in the same groups.
         """
         raise NotImplementedError
 
@@ -336,8 +336,8 @@ def require_waits(arriving: SSAValue) -> None:
 
 def _repeat(op: Operation) -> FuncOp | None:
     """
-    Returns the function that an op calls if it has the attribute `torch.repeat`, else
-    None.
+    Returns the function that `op` calls if this function has the attribute
+    `torch.repeat`, else None.
     """
     if not isinstance(op, CallOp):
         return None

@@ -91,9 +91,9 @@ class RaggedAllToAll(ExchangeKind):
     - `rows`, `arriving`: for each row of the operand and of the result, the number of
       its expert within its shard, or -1 if the row is empty (see
       `train.expert_places`). The two tensors are split like the operand and the result;
-    - `taken`: the number of rows of a group, over all shards, that are not empty. It
-      gives the amount of data if all devices get equally many tokens. Results do not
-      depend on it.
+    - `taken`: the number of rows of a group, over all shards, that are not empty.
+      Estimates of the amount of data assume that all devices get equally many of these
+      rows. Results do not depend on `taken`.
     """
 
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True

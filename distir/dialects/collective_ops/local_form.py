@@ -70,8 +70,8 @@ class InLocalForm(CollectiveOp):
     @property
     def group_size(self) -> int | None:
         """
-        The number of ranks that take part, or None if it is known only when the program
-        runs.
+        The number of ranks that take part, or None if this number is known only when
+        the program runs.
         """
         raise NotImplementedError
 

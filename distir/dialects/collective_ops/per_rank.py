@@ -100,9 +100,9 @@ class _Transfer(IRDLOperation):
 @irdl_op_definition
 class SendToRankOp(_Transfer):
     """
-    Sends a local tensor to the global rank `peer` and waits until it has arrived
-    (per-rank form). With the unit attribute `dist.asynchronous`, this rank does not
-    wait.
+    Sends a local tensor to the global rank `peer` and waits until the tensor has
+    arrived (per-rank form). With the unit attribute `dist.asynchronous`, this rank does
+    not wait.
     """
 
     name = "collective.send"

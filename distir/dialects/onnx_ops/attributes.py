@@ -66,7 +66,7 @@ def attribute_from_python(schema: OpSchema.Attribute, value: Any) -> Attribute:
 def attribute_to_python(attr: Attribute) -> Any:
     """
     Returns the value of an ONNX attribute, given as an xDSL attribute, as a Python
-    value. A type is returned as it is, and a tensor as a NumPy array.
+    value. A type is returned unchanged, and a tensor as a NumPy array.
     """
     match attr:
         case IntegerAttr() | FloatAttr():

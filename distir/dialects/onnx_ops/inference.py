@@ -318,8 +318,8 @@ def _reliable(
     """
     Returns the types of an op's results like `inferred_types`, except where ONNX's
     inference is wrong. For an Einsum, whose broadcasts ONNX refuses or infers wrongly,
-    all types are None; `check_shapes` checks it instead. For a Slice, whose sizes ONNX
-    miscounts with negative steps, all sizes are unknown.
+    all types are None; `check_shapes` checks the Einsum instead. For a Slice, whose
+    sizes ONNX miscounts with negative steps, all sizes are unknown.
     """
     if op.SCHEMA.name == "Einsum":
         check_shapes(op, operands)

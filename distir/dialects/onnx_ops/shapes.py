@@ -94,8 +94,8 @@ class Shapes:
 
     def __getitem__(self, position: int) -> Shape | None:
         """
-        Returns the shape of the operand at schema position `position`, or None if it is
-        absent or its rank is unknown.
+        Returns the shape of the operand at schema position `position`, or None if the
+        operand is absent or its rank is unknown.
         """
         return self.operands[position] if position < len(self.operands) else None
 

@@ -7,7 +7,7 @@ kernel. A profile names the fusions of the software that it was measured with:
 
 - `bias`: a matrix product adds its bias;
 - `views`: transposed, split and sliced tensors are read in place, except by ops that
-  need contiguous ones (reshapes, communication, results of functions);
+  need contiguous tensors (reshapes, communication, results of functions);
 - `elementwise`: the kernel of an elementwise op also computes a following elementwise
   op or softmax;
 - `buckets`: the gradients of many parameters are accumulated over micro-batches and
@@ -18,8 +18,9 @@ kernel. A profile names the fusions of the software that it was measured with:
   scaling); the kernels that make the tensors record these magnitudes, and devices
   exchange them once a step;
 - `casts`: the kernels of normalizations, gates and activations write 8-bit floats in
-  place of wider ones; one kernel casts any other tensor and its transpose; inputs of
-  products are kept in 8 bits for the backward pass (Transformer Engine);
+  place of wider floats; a tensor from any other op, and its transpose, are cast by one
+  kernel; inputs of products are kept in 8 bits for the backward pass (Transformer
+  Engine);
 - `gates`: an activation and the product with its gate are one kernel in the forward
   pass, and two in the backward pass;
 - `rotary`: rotary positions are one kernel, which splits, negates, joins, multiplies
@@ -172,8 +173,8 @@ def _is_constant(value: SSAValue, depth: int = 8) -> bool:
 
 def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
     """
-    Returns the result of `op` that never passes through memory, because another op in
-    the same kernel uses it. Returns None if there is no such result.
+    Returns the result of `op` that never passes through memory, because only the same
+    kernel uses it. Returns None if all results pass through memory.
     """
     for value in op.results:
         if len(_users(value)) == 1:
@@ -227,8 +228,8 @@ def _converts(op: Operation) -> bool:
 
 def shares_no_kernel(op: Operation) -> bool:
     """
-    Whether no fusion depends on the ops around `op`, because it updates a parameter and
-    is not elementwise.
+    Whether the kernel of `op` does not depend on the ops around `op`. This holds for
+    updates of parameters that are not elementwise.
     """
     return OPTIMIZERS.of(op) and not traits.ELEMENTWISE.of(op)
 

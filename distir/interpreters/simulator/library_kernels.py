@@ -109,8 +109,8 @@ def _source(value: SSAValue) -> SSAValue:
 
 def _is_transposed(value: SSAValue) -> bool:
     """
-    Whether `value` is a transpose that exchanges the last two dimensions of its
-    operand.
+    Whether `value` is a rearranged tensor with an odd number of transposes on the way
+    from the tensor to `value`.
     """
     transposed = False
     while isinstance(owner := value.owner, Operation) and is_rearranged(owner):

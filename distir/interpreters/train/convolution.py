@@ -141,7 +141,7 @@ def _spread(
     """
     Returns the gradient of a pooling's input, an array of shape `shape`. `terms` yields
     one array for each element of the kernel, with one entry per window. Each entry is
-    added to the input element at the kernel element's place in the window.
+    added to the input element that the kernel element covers in this window.
     """
     margins = _reach(op, shape[2:], op.kernel, windows)
     out: Array | None = None

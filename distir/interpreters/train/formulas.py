@@ -19,8 +19,8 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 def _sqrt(x: Any) -> Any:
     """
-    Returns square roots. The root of a Python number is a Python number, so it adapts
-    to any array type.
+    Returns square roots. The root of a Python number is a Python number, so the root
+    adapts to any array type.
     """
     return math.sqrt(x) if type(x) is float else np.sqrt(x)
 

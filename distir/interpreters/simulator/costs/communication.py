@@ -271,7 +271,7 @@ def reduce_scatter_seconds(size: float, crossings: Topology) -> float:
 def all_to_all_seconds(size: float, crossings: Topology) -> float:
     """
     Returns the seconds of an all-to-all. Each device divides a buffer of `size` bytes
-    into equal parts, and exchanges one part with each device of the group, one device
+    into equal parts, and exchanges one part with every other device of the group, one
     after the other. The root of a gather or scatter of `size` bytes takes the same
     time.
     """

@@ -2,11 +2,11 @@
 Summaries of calls. A summary is the effect of a whole call.
 
 Consider a function that runs on a single mesh whose devices all do the same at the same
-time. Its effect on the clocks is the same in every call (`timeline.py`). Its effect on
-memory depends only on its arguments: which arguments share memory, and which memory
-only the call holds. So the function is executed once for each such pattern of
-arguments, and all later calls with this pattern apply the summary. A summary also holds
-on other meshes with the same devices and links.
+time. The function's effect on the clocks is the same in every call (`timeline.py`). The
+effect on memory depends only on the arguments of the call: which arguments share
+memory, and which memory only the call holds. So the function is executed once for each
+such pattern of arguments, and all later calls with this pattern apply the summary. A
+summary also holds on other meshes with the same devices and links.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Made:
     """
     Memory that a call allocated and that is still in use when the call ends. `number`
     is the index of the memory, and `size` its bytes. If the value is still in flight,
-    `started` is the index of its collective, and `source` the memory that the
+    `started` is the index of the value's collective, and `source` the memory that this
     collective holds.
     """
 
@@ -207,8 +207,8 @@ class Summaries:
         self, outer: SummarisingMachine, compiled: CompiledFunction, pattern: Pattern
     ) -> Summary:
         """
-        Returns the summary of a function for a pattern of arguments, by executing it on
-        memory of its own.
+        Executes a function on memory of its own, and returns the summary of the
+        function for a pattern of arguments.
         """
         mesh = compiled.mesh
         assert mesh is not None

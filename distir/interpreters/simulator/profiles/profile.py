@@ -1,12 +1,12 @@
 """
-Profiles: the performance of a kind of device and its links in practice. They complement
-the figures of data sheets.
+Profiles: the performance of a kind of device and its links in practice. Profiles
+complement the figures of data sheets.
 
-A `Profile` is a JSON file (`docs/reference/profiles.md` has the format). It gives the
-efficiency of large and small ops on a device, the time in which the host issues an op,
-and the overheads of messages. These figures are few and physical, so the figures also
-hold for shapes that nobody measured. Without a profile, the simulator uses the data
-sheet alone.
+A `Profile` is a JSON file (`docs/reference/profiles.md` has the format). A profile
+gives the efficiency of large and small ops on a device, the time in which the host
+issues an op, and the overheads of messages. These figures are few and physical, so the
+figures also hold for shapes that nobody measured. Without a profile, the simulator uses
+the data sheet alone.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class Curve:
         """
         Returns the seconds of an op that does `flops` operations and moves `moved`
         bytes, on a device with `peak` FLOP/s and a memory of bandwidth `bandwidth`.
-        `product` describes the op if it is a product of matrices.
+        `product` describes the op as a product of matrices, or is None if the op is not
+        such a product.
         """
         memory = moved / (bandwidth * self.bandwidth)
         compute = flops / (peak * self.efficiency)
@@ -207,8 +208,8 @@ class LinkFigures:
     - `copy_bandwidth`: bytes/s at which a device adds up or copies data in its memory
       (infinite: at no cost);
     - `shared`: whether the devices of a block, such as a node, pass on to each other
-      the data that one of them received over this level; if not, each receives all data
-      over its own adapter;
+      the data that one of them received over this level; if not, each device receives
+      all data over its own adapter;
     - `occupies`: whether an asynchronous send keeps its sender busy, as in software
       that waits for the send immediately;
     - `kinds`: figures for single kinds of communication (`all_reduce`, `send`, ...),

@@ -2,8 +2,8 @@
 Published runs that resemble a simulated run, and the errors of their predictions.
 
 `compared_runs.json` beside this file holds one entry per kind of device and
-parallelism. `bench/accuracy.py --record` writes it from runs that no profile was fitted
-to.
+parallelism. `bench/accuracy.py --record` writes this file from runs that no profile was
+fitted to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ComparedRuns:
     - `hardware`: the kind of device, such as `H100`;
     - `parallelism`: the kinds of parallelism, as `parallelism_of` returns them;
     - `float8`: whether products were computed in 8-bit floats;
-    - `runs`: the number of runs; `sources`: the publications that they are from;
+    - `runs`: the number of runs; `sources`: the publications that report the runs;
     - `mean`, `largest`: the mean and the largest absolute relative error.
     """
 
