@@ -81,7 +81,7 @@ def read_settings(path: Path) -> list[EngineSettings]:
 def _settings(data: Mapping[str, Any], path: Path) -> list[EngineSettings]:
     """
     Returns the settings in the data of a plan. Raises KeyError, TypeError, ValueError
-    or ZeroDivisionError if a field is missing or has another type, and DistIRError if
+    or ZeroDivisionError if a field is missing or has the wrong type, and DistIRError if
     the data holds no plan.
     """
     if data["best"] is None:

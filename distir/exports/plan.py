@@ -45,8 +45,8 @@ class EagerPlan:
     - `data`: the name and size of the mesh axis that splits the batch, or None;
     - `tensor`: the name and size of the mesh axis that splits parameters, or None;
     - `trains`: whether the program is a training step;
-    - `sharding`: the ZeRO stage: 3, or 2 for both ZeRO 1 and ZeRO 2. It is 0 if every
-      data-parallel device holds all optimizer states;
+    - `sharding`: the ZeRO stage: 3, or 2 for both ZeRO 1 and ZeRO 2. The stage is 0 if
+      every data-parallel device holds all optimizer states;
     - `blocks`: the paths of the layers with parameters, the units of sharding and of
       recomputation;
     - `recomputed`: the paths of the layers that the backward pass computes again;
@@ -129,9 +129,10 @@ def _axes(
     mesh: Mesh, entry: FuncOp, layouts: Sequence[Layout | None]
 ) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
     """
-    Returns the axis that splits batches and the axis that splits parameters. Each is a
-    pair of its name and size, or None if there is no such axis. Raises DistIRError if
-    an axis splits sequences, or if several axes split batches or parameters.
+    Returns the axis that splits batches and the axis that splits parameters. Each axis
+    is given as a pair of name and size, or as None if the mesh has no such axis. Raises
+    DistIRError if an axis splits sequences, or if several axes split batches or
+    parameters.
     """
     batch: dict[str, None] = {}
     for argument, layout in zip(arguments_of(entry), layouts, strict=True):

@@ -94,7 +94,7 @@ class RunStep:
 class ProgramRun:
     """
     A run of a distributed program. Repeated calls with the same parameters are left
-    out, because they only process other micro-batches.
+    out, because these calls only process further micro-batches.
 
     - `steps`: the runs of ops, in order;
     - `outputs`: the results of the program;
@@ -186,8 +186,8 @@ class _Walker:
 
 def _view(op: Operation, operands: Sequence[RunValue]) -> ArgumentView | None:
     """
-    Returns the argument that the first result of `op` equals, or None if there is no
-    such argument.
+    Returns the argument that the first result of `op` equals, possibly transposed, or
+    None if there is no such argument.
     """
     view = operands[0].view if operands else None
     if view is None:

@@ -38,8 +38,7 @@ class Message:
 
     Attributes:
         kind: The name of the collective, such as `all_reduce`.
-        over: The mesh axes over which it communicates, or for other groups of devices
-            their size, such as `2 of 8`.
+        over: The mesh axes over which the collective communicates. If the groups of devices do not lie along mesh axes, their size, such as `2 of 8`.
         bytes: The bytes that a device sends.
         name: The name of the argument or op that the tensor comes from.
     """

@@ -177,9 +177,9 @@ class JaxPlan:
         function that XLA compiled with the shardings of this plan:
         `jax.jit(...).lower(*args).compile()`. `lacks` names collectives that the XLA
         backend does not have: `reduce_scatter`, which XLA for CPUs writes as an
-        all-reduce, and `all_to_all`. The step is then simulated with other collectives
-        in their place. Raises DistIRError if the compiled function cannot be read, or
-        if `lacks` has any other name.
+        all-reduce, and `all_to_all`. The step is then simulated with the collectives
+        that replace these. Raises DistIRError if the compiled function cannot be read,
+        or if `lacks` has any other name.
         """
         text = compiled.as_text()
         if text is None:

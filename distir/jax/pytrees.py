@@ -45,8 +45,8 @@ def leaf_kind(leaf: Any) -> Kind:
 
 def argument_prefixes(function: Callable[..., Any], count: int) -> list[str]:
     """
-    Returns names for the first `count` arguments of a function: the names of its
-    parameters, or `arg<i>` for an argument without a name, as for `*args`.
+    Returns names for the first `count` arguments of a function: the names of the
+    function's parameters, or `arg<i>` for an argument without a name, as for `*args`.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())

@@ -340,7 +340,7 @@ class CausalAttentionOp(FusedAttentionOp):
 
     - `step`: used if `blocks` blocks of keys travel around a ring: the number of
       devices that the keys have moved away from the queries of the same positions. The
-      simulator derives the amount of work from it. Results depend on the positions
+      simulator derives the amount of work from `step`. Results depend on the positions
       alone.
     """
 

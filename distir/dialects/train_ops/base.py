@@ -171,10 +171,11 @@ class FormulaOp(TrainOp):
     """
     Base of ops whose meaning is a formula.
 
-    The formula is a static method. It takes operands as expressions and properties as
-    Python values, by name, and returns the expression of each result. It names only the
-    arguments that it needs. If an op lacks an optional operand or property, the
-    formula's parameter of this name keeps its default. Optional results come last.
+    The formula is a static method. This method takes operands as expressions and
+    properties as Python values, by name, and returns the expression of each result. Its
+    parameters are only the operands and properties that the formula needs. If an op
+    lacks an optional operand or property, the formula's parameter of this name keeps
+    its default. Optional results come last.
 
     The types of results, the values on arrays and the sharding rule follow from the
     formula. Requirements on operand types are checked by each op's class.

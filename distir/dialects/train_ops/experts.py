@@ -94,8 +94,8 @@ class ExpertPlacesOp(TrainOp):
     - `rows` [shards, groups, places]: the number of the row's expert within its shard;
       -1 for an empty place;
     - `imbalance`: the assumed load of the busiest device, as a multiple of the mean
-      load (`EXPECTED_IMBALANCE` if absent). It determines estimates of time and memory.
-      Results do not depend on it.
+      load (`EXPECTED_IMBALANCE` if absent). Estimates of time and memory depend on
+      `imbalance`, results do not.
     """
 
     name = "train.expert_places"
@@ -113,8 +113,8 @@ class ExpertPlacesOp(TrainOp):
     @property
     def is_dropless(self) -> bool:
         """
-        Whether each expert takes all tokens of a group that choose it, so that no token
-        is dropped.
+        Whether no token is dropped, because each expert takes all tokens of a group
+        that choose the expert.
         """
         return self.capacity.value.data >= shape_of(self.ids)[1]
 
@@ -194,7 +194,7 @@ class CombineOp(RoutedRowsOp):
     Sums, for each token, the rows of its choices, each times its weight if there are
     `weights`. Dropped choices add nothing. `x` is [shards, groups, places, width], and
     `result` is [groups, tokens, width]. The op is the transpose of `train.dispatch` and
-    has the same operands; it does not use the values of `rows`.
+    has the same operands; the op does not use the values of `rows`.
     """
 
     name = "train.combine"
@@ -271,8 +271,7 @@ class GroupedOp(TrainOp):
     - `rows`: the number of each row's expert within its shard; -1 for empty rows;
     - `transposed`: matrices are [output, input] instead of [input, output];
     - `taken`: the number of rows of a group, over all shards, that are not empty; if
-      absent, all rows count. It determines the estimated work. Results do not depend on
-      it;
+      absent, all rows count. The estimated work depends on `taken`, results do not;
     - `imbalance`: only if no token is dropped, and the shards may be on different
       devices: the assumed load of the busiest device, as of `train.expert_places`.
       Estimates of time and memory then count only the rows of this load; without

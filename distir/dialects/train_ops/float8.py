@@ -90,9 +90,9 @@ class Float8LinearOp(TrainOp):
 class Float8ScaleOp(TrainOp):
     """
     The factor that makes `x` fill the range of a format: the format's largest finite
-    value divided by the largest magnitude in `x` (at least 1e-12). Without `axis` it is
-    a scalar. With `axis`, there is one scale per row along `axis`, which then has size
-    1. The scale of a whole tensor is the smallest of the scales of its parts.
+    value divided by the largest magnitude in `x` (at least 1e-12). Without `axis` the
+    result is a scalar. With `axis`, there is one scale per row along `axis`, which then
+    has size 1. The scale of a whole tensor is the smallest of the scales of its parts.
     """
 
     name = "train.float8_scale"

@@ -257,7 +257,7 @@ class CtcLossOp(CtcOp):
     """
     The connectionist temporal classification loss of each sample (Graves et al. 2006):
     minus the logarithm of the total probability of all alignments of the sample's
-    labels with its steps. If there is no alignment, the loss is infinite, or 0 with
+    labels with its steps. If no alignment exists, the loss is infinite, or 0 with
     `zero_infinity`.
     """
 

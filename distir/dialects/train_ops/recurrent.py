@@ -106,9 +106,9 @@ class RecurrentGradOp(RecurrentOp):
     Base of the gradients of `onnx.RNN`, `onnx.GRU` and `onnx.LSTM` with tanh and
     sigmoid activations.
 
-    The op takes the gradients of all outputs (`dy`) and of the last states. It returns
-    the gradients of the input, the weights, the biases and the initial states. It
-    recomputes the forward pass. Gates are in ONNX's order. For T steps, batch B, D
+    The op takes the gradients of all outputs (`dy`) and of the last states. The op
+    returns the gradients of the input, the weights, the biases and the initial states,
+    and recomputes the forward pass. Gates are in ONNX's order. For T steps, batch B, D
     directions, H hidden features and G gates, the shapes are
 
         x: [T, B, features]        y: [T, D, B, H]        h: [D, B, H]
@@ -144,7 +144,9 @@ class RecurrentGradOp(RecurrentOp):
 
     @property
     def features(self) -> int:
-        """The number of hidden features. The weights hold the gates of all of them."""
+        """
+        The number of hidden features. The weights hold the gates of all these features.
+        """
         return shape_of(self.r)[2]
 
     def verify_(self) -> None:
@@ -240,10 +242,10 @@ class GatheredOp(RecurrentOp):
     layer take their steps together, and exchange their states together. In the backward
     pass, each step also sums and scatters the gradient of the gathered state.
 
-    The communication is not an op of its own. In the distributed form, layouts
-    determine its `axes`. In the per-rank form, whose types are local, the op names the
-    axes; with `run`, the devices get the features in turn, `run` consecutive features
-    at a time.
+    The program has no separate op for this communication. In the distributed form,
+    layouts determine its `axes`. In the per-rank form, whose types are local, the op
+    names the axes; with `run`, the devices get the features in turn, `run` consecutive
+    features at a time.
     """
 
     axes = opt_prop_def(ArrayAttr[StringAttr])

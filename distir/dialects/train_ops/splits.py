@@ -23,7 +23,7 @@ class Split(NamedTuple):
 def splits_of(attr: ArrayAttr[DenseArrayBase[Any]] | None) -> tuple[Split, ...]:
     """
     Returns the splits in a list of `[dimension, parts, run]`, or an empty tuple if the
-    list is absent. Raises VerifyException for entries of another length.
+    list is absent. Raises VerifyException if an entry does not have three numbers.
     """
     entries = () if attr is None else attr.data
     if any(len(entry) != 3 for entry in entries):

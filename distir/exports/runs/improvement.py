@@ -1,6 +1,6 @@
 """
-Searches for a faster plan near the plan of a run, among plans that its training system
-supports.
+Searches for a faster run near a given run, among the plans that the run's training
+system supports.
 """
 
 from __future__ import annotations

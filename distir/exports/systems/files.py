@@ -76,8 +76,7 @@ def _line(text: str, name: str) -> str:
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Returns options named by paths with dots as nested dictionaries, as a file holds
-    them.
+    Returns options, named by paths with dots, as the nested dictionaries of a file.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():

@@ -395,8 +395,8 @@ def write_float8(settings: RunSettings) -> Mapping[str, Any]:
 
 def whole(option: str, value: Any) -> int:
     """
-    Returns `value` as a positive integer. Raises DistIRError with the name `option` for
-    any other value.
+    Returns `value` as a positive integer. Raises DistIRError, which names `option`, if
+    `value` is not a positive integer.
     """
     try:
         number = Fraction(str(value))

@@ -1,6 +1,6 @@
 """
-Reads the commands of a shell script without running them. It understands variables,
-arrays, default values, arithmetic, continued lines, comments and `if`.
+Reads the commands of a shell script without running them. The reader understands
+variables, arrays, default values, arithmetic, continued lines, comments and `if`.
 """
 
 from __future__ import annotations
@@ -389,7 +389,8 @@ class Script:
 
     def _sum(self, text: str, line: int) -> str:
         """
-        Returns the value of an arithmetic expression, or "" if it cannot be evaluated.
+        Returns the value of an arithmetic expression, or "" if the expression cannot be
+        evaluated.
         """
         text = self._replaced(text, line)
 
@@ -471,8 +472,8 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 def _evaluated(node: ast.expr) -> int:
     """
-    Returns the value of an expression of integers. Raises ValueError for any other
-    expression.
+    Returns the value of an expression of integers. Raises ValueError if the expression
+    has anything but integers and their operators.
     """
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value

@@ -251,7 +251,7 @@ class System(ABC):
     ) -> Mapping[str, Any]:
         """
         Returns the options of a rule. Options that were read from a file stay unchanged
-        if they still give the settings; otherwise the rule writes new options.
+        if these options still give the settings; otherwise the rule writes new options.
         """
         before = {name: said[name] for name in rule.options if name in said}
         if not before:

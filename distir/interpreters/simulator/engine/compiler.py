@@ -412,9 +412,9 @@ class Compiler:
         Returns the transfers of an op, or None if the op does not communicate.
 
         Ops that communicate values of the same types in the same way share their
-        transfers. Two kinds of op do not: the first collective of a bucket, which takes
-        the time of the whole bucket, and, with a profile, a collective outside of
-        buckets, whose time depends on the ops around it.
+        transfers. Two kinds of op do not share transfers: the first collective of a
+        bucket, which takes the time of the whole bucket, and, with a profile, a
+        collective outside of buckets, whose time depends on the ops around it.
         """
         axes: tuple[str, ...] = ()
         share, is_joined = 1.0, False
