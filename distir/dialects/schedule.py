@@ -596,7 +596,7 @@ class KnobOp(IRDLOperation):
 
     If the knob depends on earlier knobs, `values` has one list for each combination of
     their values. Combinations are in row-major order: the value of the last operand
-    changes the fastest, in the order of `all_values`.
+    changes the fastest, in the order of the operand's `all_values`.
 
     With `option`, tuning uses the knob's value for that option of `distribute`, or for
     the batch size. `option` is one of `OPTIONS`.

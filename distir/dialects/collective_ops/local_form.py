@@ -187,8 +187,8 @@ class Exchanging(Gathering):
     rank gets at a time.
 
     If `blocks` is present, it is the number of equal blocks of which the dimension
-    `dim` consists. Each block holds the parts of equally many neighbouring ranks, in
-    runs of length `run`. `split_blocks` means the same for `split_dim`.
+    `dim` consists. Each block holds the parts of equally many neighbouring ranks, `run`
+    elements at a time. `split_blocks` means the same for `split_dim`.
     """
 
     blocks = opt_prop_def(I64)

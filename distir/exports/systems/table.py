@@ -130,8 +130,9 @@ class OptionTable:
     The options of a training system.
 
     - `rows`, `rules`: the options that give settings;
-    - `harmless`: patterns (with `*`) of options that affect neither the time nor the
-      memory of a step; they are kept for writing and listed for the user;
+    - `harmless`: patterns (with `*`) of options that affect neither time nor memory, or
+      only work outside of the program; they are kept for writing and listed for the
+      user;
     - `refused`: patterns (with `*`) of options that DistIR cannot predict, with the
       reason;
     - `source`: the source of the names, types and defaults, with the version.
