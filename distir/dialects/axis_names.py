@@ -21,13 +21,16 @@ from xdsl.printer import Printer
 
 
 def parse_axis(parser: AttrParser) -> str:
-    """Parses the name of an axis: an identifier, or a string as in older programs."""
+    """
+    Parses the name of an axis: an identifier, or a string in quotes, which older
+    programs have.
+    """
     quoted = parser.parse_optional_str_literal()
     return parser.parse_identifier(" for a mesh axis") if quoted is None else quoted
 
 
 def print_axis(printer: Printer, name: str) -> None:
-    """Prints the name of an axis: in quotes only if it is not an identifier."""
+    """Prints the name of an axis, in quotes only if the name is not an identifier."""
     if name.isidentifier() and name.isascii():
         printer.print_string(name)
     else:

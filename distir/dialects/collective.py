@@ -2,13 +2,14 @@
 The `collective` dialect: communication among the devices of a mesh.
 
 Each kind of collective is one op in each form of a program. In the *distributed* form
-an op names the mesh axes it runs `over`. The layouts of its operand and result
-determine its work, and the verifier rejects everything else. In the *per-rank* form,
-which `project` makes, shapes are local, and the op is `collective.rank.KIND`. It lists
-its `group`, the participating global ranks, ordered by their position along the axes;
-`dim`, `run` and `reduction` hold the facts that local types do not show. In one program
-for all ranks (`project{spmd}`) the op is `collective.spmd.KIND`, and its group is a
-value that the program computes from the number of the rank.
+an op names the mesh axes it runs `over`. The layouts of the operand and the result
+determine the work of the op, and the verifier rejects layouts that the op cannot
+produce. In the *per-rank* form, which `project` makes, shapes are local, and the op is
+`collective.rank.KIND`. The op lists its `group`, the participating global ranks,
+ordered by their position along the axes; `dim`, `run` and `reduction` hold the facts
+that local types do not show. In one program for all ranks (`project{spmd}`) the op is
+`collective.spmd.KIND`, and its group is a value that the program computes from the
+number of the rank.
 
 ```mlir
 %1 = collective.all_reduce %0 over [t] : tensor<8x4xf32, #partial> -> tensor<8x4xf32, #whole>

@@ -38,7 +38,7 @@ def is_direct_constant(value: SSAValue) -> bool:
 def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
     """
     Returns the array of an `onnx.Constant`, looking through ops that only change the
-    layout. Returns None for other values.
+    layout. Returns None if `value` does not come from an `onnx.Constant`.
     """
     while isinstance(value, OpResult) and keeps_value(value.owner):
         value = value.owner.operands[0]
@@ -58,7 +58,7 @@ def keeps_value(op: Operation) -> bool:
 def _kind_keeps_value(kind: type[Operation]) -> bool:
     """
     Whether ops of class `kind` return their operand's value. The result is cached,
-    because passes ask for it very often.
+    because passes need it very often.
     """
     if issubclass(kind, CollectiveOp):
         return kind.KEEPS_VALUE

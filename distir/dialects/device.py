@@ -330,8 +330,8 @@ class LinkOp(IRDLOperation):
       inner level share, such as the network adapters of a node. If absent, devices
       share nothing.
     - `in_fabric_reduction`: whether the switch can add values while it forwards them.
-    - `kind`: the kind of link, such as `nvlink`, `infiniband` or `ethernet`, under
-      which profiles list its performance; by default the link's name.
+    - `kind`: the kind of link, such as `nvlink`, `infiniband` or `ethernet`, by which a
+      profile lists the performance of links; by default the link's name.
     """
 
     name = "device.link"
@@ -391,9 +391,9 @@ class LinkOp(IRDLOperation):
 @irdl_op_definition
 class RouteOp(IRDLOperation):
     """
-    Links between two sets of devices that differ from the other links of the level,
-    such as one slow cable: `device.route @cable between [0 to 4] and [4 to 8]
-    {bandwidth = ..., latency = ...}`.
+    Links between two sets of devices, if these links differ from the other links of
+    their level, such as one slow cable: `device.route @cable between [0 to 4] and [4 to
+    8] {bandwidth = ..., latency = ...}`.
 
     - `bandwidth`: bytes/s per device and direction; `latency`: seconds per message.
     """

@@ -69,12 +69,12 @@ class Shard(NamedTuple):
 @dataclass(frozen=True)
 class Layout:
     """
-    The distribution of a tensor over a mesh: the axes that split it, and the axes over
-    which devices hold terms of it.
+    The distribution of a tensor over a mesh: the axes that split the tensor, and the
+    axes over which each device holds one term of the tensor.
 
     - `mesh`: symbol of the `device.mesh`.
     - `dims`: for each dimension the axes that split it, major to minor; each axis
-      splits the part that the axes before it left on a device. If no axis splits the
+      splits the part that the preceding axes leave on a device. If no axis splits the
       tensor, `dims` is the empty tuple, whatever the tensor's rank.
     - `partial`: axes over which the values on the devices are still terms, each with
       the reduction (`sum`, `max`, `min`) that combines them, sorted by axis.
@@ -255,7 +255,10 @@ RESULT_LAYOUTS = Layouts(
 
 
 def layout_of(value: SSAValue | Attribute) -> Layout | None:
-    """Returns the layout of a distributed value or type, or None if it has none."""
+    """
+    Returns the layout of a distributed value or type, or None if the value or type has
+    no layout.
+    """
     # This runs very often, and `isinstance` is slow if it returns False.
     # Values have one of two classes, and the class of tensor types is final.
     type_ = value
@@ -322,10 +325,11 @@ class ReshardOp(_LayoutChange):
     An abstract change of layout. `lower-reshard` expands it to the cheapest chain of
     collectives and sends.
 
-    `rows` are absent, or two tensors for an operand that holds the rows of experts.
-    They give each row's expert, or -1 for an empty row; the first tensor is split like
-    the operand, the second like the result. An all-to-all then sends no empty rows.
-    `taken` is the number of rows of a group, over all shards, that are not empty.
+    `rows` is empty unless the operand holds the rows of experts. It then consists of
+    two tensors that give each row's expert, or -1 for an empty row; the first tensor is
+    split like the operand, the second like the result. An all-to-all then sends no
+    empty rows. `taken` is the number of rows of a group, over all shards, that are not
+    empty.
     """
 
     name = "dist.reshard"
@@ -375,12 +379,12 @@ class SendOp(_LayoutChange):
     Moves a value to another mesh. Between meshes with the same axes the layout stays
     the same, and each device sends to the device at the same coordinates.
 
-    If the other mesh has other axes or sizes, each device receives its part, as the
-    result's layout says, from devices that hold this part (`distir.sharding.sends`).
-    The terms of a partial value are distributed over the receivers. The op blocks
-    sender and receiver (the DistIR paper, section 2.1). With the unit attribute
-    `dist.asynchronous`, both go on, and the receiver waits at the first use of the
-    value.
+    If the axes or sizes of the two meshes differ, each device of the target mesh
+    receives its part of the result from the devices that hold this part
+    (`distir.sharding.sends`). The terms of a partial value are distributed over the
+    receivers. Sender and receiver wait until the value has arrived (the DistIR paper,
+    section 2.1). With the unit attribute `dist.asynchronous`, both go on, and the
+    receiver waits at the first use of the value.
     """
 
     name = "dist.send"
@@ -406,7 +410,7 @@ class ConstrainOp(IRDLOperation):
     """
     A layout that a user or a pass requests for a value of a sequential program.
     `propagate-sharding` obeys the request or fails. With `over`, the request fixes only
-    the named axes, and the other axes stay free.
+    the axes in `over`, and all other axes stay free.
     """
 
     name = "dist.constrain"

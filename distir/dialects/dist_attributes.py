@@ -37,8 +37,9 @@ bytes.
 class DistAttribute(str):
     """
     The name of an attribute, with its meaning. `FORM` describes the allowed values in
-    words, with NAME in place of the attribute's name. `CLASSES` are the classes of
-    allowed values. `ELEMENTS` are the classes of the elements of a list.
+    words, with NAME in place of the attribute's name. `CLASSES` are the attribute
+    classes of allowed values. If the value is a list, `ELEMENTS` are the attribute
+    classes of its elements.
     """
 
     FORM: ClassVar[str]
@@ -84,8 +85,8 @@ class Text(DistAttribute):
 
     def of(self, attributes: Mapping[str, Attribute]) -> str | None:
         """
-        Returns the attribute's text, or None if it is absent. Raises DistIRError if its
-        bytes are not valid text.
+        Returns the attribute's text, or None if the attribute is absent. Raises
+        DistIRError if the attribute's bytes are not valid text.
         """
         return text_attribute(attributes, self)
 
@@ -96,8 +97,8 @@ class Text(DistAttribute):
 
 class OptionalText(Text):
     """
-    An attribute with an optional value: a text that names the user or pass that asks
-    for something.
+    An attribute that is a request. Its value is optional: a text that names the user or
+    the pass that makes the request.
     """
 
     FORM = 'text in quotes (NAME = "...") or no value'
@@ -119,7 +120,7 @@ class Integer(DistAttribute):
     CLASSES = (IntegerAttr,)
 
     def of(self, attributes: Mapping[str, Attribute]) -> int | None:
-        """Returns the attribute's integer, or None if it is absent."""
+        """Returns the attribute's integer, or None if the attribute is absent."""
         attr = attributes.get(self)
         return attr.value.data if isinstance(attr, IntegerAttr) else None
 
@@ -129,8 +130,8 @@ class Integer(DistAttribute):
 
     def taken_from(self, ops: Iterable[Operation]) -> dict[Operation, int]:
         """
-        Removes this attribute from `ops` and returns its integers, by op. Ops without
-        the attribute are left out.
+        Removes this attribute from `ops` and returns the integer of each op. Ops
+        without the attribute are left out.
         """
         found = {
             op: number for op in ops if (number := self.of(op.attributes)) is not None
@@ -184,8 +185,8 @@ def declared(*modules: ModuleType) -> dict[str, DistAttribute]:
 
 def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
     """
-    Returns the text of the attribute called `name`, or None if it is absent or not a
-    text. Raises DistIRError if its bytes are not valid text.
+    Returns the text of the attribute called `name`, or None if the attribute is absent
+    or not a text. Raises DistIRError if the attribute's bytes are not valid text.
     """
     attr = attributes.get(name)
     if type(attr) is StringAttr:

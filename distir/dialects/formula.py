@@ -30,7 +30,9 @@ Shape = tuple[int, ...]
 
 
 class FormulaError(ValueError):
-    """Raised if a formula cannot be applied to tensors of the given shapes."""
+    """
+    Raised if a formula cannot be applied because the shapes of its tensors do not fit.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,11 +182,14 @@ class Expr:
         return Expr("choose", (self, labels), shape, self.element)
 
     def wide(self) -> Expr:
-        """Returns the tensor in the type for sums: f64 for f64, else f32."""
+        """
+        Returns the tensor converted to the type in which sums are computed: f64 for
+        f64, else f32.
+        """
         return Expr("cast", (self,), self.shape, f64 if self.element == f64 else f32)
 
     def like(self, other: Expr) -> Expr:
-        """Returns the tensor in the element type of `other`."""
+        """Returns the tensor converted to the element type of `other`."""
         return Expr("cast", (self,), self.shape, other.element)
 
     def number(self) -> Expr:
@@ -225,12 +230,18 @@ def absolute(x: Expr) -> Expr:
 
 
 def minimum(x: Expr, other: Expr | float) -> Expr:
-    """Returns the smaller elements of two tensors. An element that is NaN stays NaN."""
+    """
+    Returns the smaller elements of two tensors. If one of two elements is NaN, the
+    result is NaN.
+    """
     return _elementwise("minimum", x, other)
 
 
 def maximum(x: Expr, other: Expr | float) -> Expr:
-    """Returns the larger elements of two tensors. An element that is NaN stays NaN."""
+    """
+    Returns the larger elements of two tensors. If one of two elements is NaN, the
+    result is NaN.
+    """
     return _elementwise("maximum", x, other)
 
 
@@ -274,7 +285,7 @@ def _elementwise(
 def broadcast(*shapes: Shape) -> Shape:
     """
     Returns the shape that `shapes` broadcast to. Unknown sizes are negative. Raises
-    FormulaError if they do not broadcast.
+    FormulaError if the shapes do not broadcast.
     """
     first, *others = shapes
     if all(shape == first for shape in others):
@@ -307,7 +318,10 @@ def _widest(exprs: Sequence[Expr]) -> Attribute | None:
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """A formula applied to operands of certain types."""
+    """
+    A formula written for one op: the expressions of the operands, whose types are
+    known, and the expressions of the results.
+    """
 
     operands: tuple[Expr, ...]
     results: tuple[Expr, ...]

@@ -88,8 +88,8 @@ class KernelDefOp(IRDLOperation):
     - `workspace`: additional bytes that the kernel needs while it runs, written like
       `flops`;
     - `wrt`: only if this kernel is the gradient of another kernel: the positions of the
-      arguments whose gradients it returns. Its last argument is the gradient of the
-      other kernel's result;
+      arguments whose gradients this kernel returns. The last argument is the gradient
+      of the other kernel's result;
     - `autograd`: only with `wrt`: the function is the other kernel's own, which PyTorch
       differentiates.
     """
@@ -128,8 +128,8 @@ class KernelDefOp(IRDLOperation):
         autograd: bool = False,
     ) -> KernelDefOp:
         """
-        Returns a kernel with the given properties, as Python values. An empty text
-        stands for an absent property.
+        Returns a kernel with the properties that the arguments give as Python values.
+        An empty text leaves its property out.
         """
         properties: dict[str, Attribute] = {
             "sym_name": SymbolRefAttr(name),

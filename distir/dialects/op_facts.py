@@ -8,8 +8,8 @@ from typing import ClassVar
 class OpFacts:
     """
     Base of op classes that state facts about their ops, so that layers above the
-    dialects need not register a function for each op. If a fact is an empty text, a
-    layer uses the function that is registered for the op, or a default.
+    dialects need not register a function for each op. If a fact is an empty text, the
+    layer that needs the fact uses a function registered for the op, or a default.
     """
 
     TORCH: ClassVar[str] = ""

@@ -1,6 +1,6 @@
 """
-Registries map op names to facts or functions. They import the modules with their
-entries at the first look-up.
+Registries map op names to facts or functions. A registry imports the modules that
+register its entries at the first look-up.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Registry(Generic[Entry]):
     """
     Maps op names to entries. Calling a registry with op names gives a decorator that
     registers an entry: `@sharding_rule("toy.similarity")`. The modules of `package`
-    register DistIR's own entries. They import the registry, so the registry imports
-    them only at the first look-up.
+    register DistIR's own entries. These modules import the registry, so the registry
+    imports the modules only at the first look-up.
     """
 
     def __init__(self, package: str):
@@ -123,7 +123,10 @@ class Registry(Generic[Entry]):
         return register
 
     def load(self) -> None:
-        """Imports the modules of DistIR's own entries, as the first look-up does."""
+        """
+        Imports the modules that register DistIR's own entries, as the first look-up
+        does.
+        """
         if not self._is_loaded:
             self._is_loaded = True
             import_module(self._package)
@@ -136,8 +139,9 @@ class Registry(Generic[Entry]):
 
     def get(self, name: str) -> Entry | None:
         """
-        Returns the entry of the ops called `name`, or None if there is none. Before the
-        look-up, imports the modules that register entries for the dialect of these ops.
+        Returns the entry of the ops called `name`, or None if there is no such entry.
+        Before the look-up, imports the modules that register entries for the dialect of
+        these ops.
         """
         found = self.entries.get(name)
         if found is None:

@@ -1,6 +1,6 @@
 """
-The `schedule` dialect: instructions of a user for running a program, written separately
-from the program.
+The `schedule` dialect: a user's instructions on how a program is to run, written
+separately from the program.
 
 A schedule is the body of an `xdsl.dialects.transform` `named_sequence`. Its argument is
 a handle of the whole program. Its ops take and return handles: of modules of the model,
@@ -185,9 +185,9 @@ class NodeOp(IRDLOperation):
     """
     An op of a pattern, with a name, operands and attributes.
 
-    The matching op of the program may have further operands after the given ones. It
-    must have the attributes `with`, explicitly or as ONNX's defaults. For an
-    `onnx.Transpose`, `swaps = [-1, -2]` means that the op exchanges these two
+    The matching op of the program may have further operands after the given ones. The
+    matching op must have the attributes `with`, explicitly or as ONNX's defaults. For
+    an `onnx.Transpose`, `swaps = [-1, -2]` means that the op exchanges these two
     dimensions.
     """
 
@@ -205,8 +205,8 @@ class NodeOp(IRDLOperation):
 @irdl_op_definition
 class ConstantOp(IRDLOperation):
     """
-    A constant of a pattern. It matches constants of any shape if all their elements
-    equal `value`.
+    A constant of a pattern. A constant of the program matches, whatever its shape, if
+    all its elements equal `value`.
     """
 
     name = "schedule.constant"
@@ -344,7 +344,7 @@ class ParametersOp(IRDLOperation):
 class ShardOp(IRDLOperation):
     """
     Requests that mesh axis `axis` splits dimension `dim` of parameters. With `run`, the
-    axis deals out runs of `run` elements.
+    devices get the elements in turn, `run` consecutive elements at a time.
     """
 
     name = "schedule.shard"
@@ -366,7 +366,8 @@ class ShardOp(IRDLOperation):
 @irdl_op_definition
 class WholeOp(IRDLOperation):
     """
-    Requests that mesh axis `axis` does not split parameters. Other axes may split them.
+    Requests that mesh axis `axis` does not split parameters. All other axes may split
+    the parameters.
     """
 
     name = "schedule.whole"
@@ -382,7 +383,7 @@ class PlaceOp(IRDLOperation):
     """
     Requests how mesh axis `axis` places a value that the modules compute: split along
     dimension `dim`, or not split if `dim` is absent. `index` is the value's position
-    among the values of a module that are used outside of it.
+    among the values of a module that ops outside of the module use.
     """
 
     name = "schedule.place"
@@ -494,8 +495,8 @@ class RecomputeOp(IRDLOperation):
 @irdl_op_definition
 class CudaGraphOp(IRDLOperation):
     """
-    Asks packages to capture each run of the modules as a CUDA graph, which GPUs replay
-    without the host. Modules must be calls of functions (`outline-repeats`).
+    Asks packages to capture the modules as CUDA graphs. A GPU replays a graph without
+    the host. Modules must be calls of functions (`outline-repeats`).
     """
 
     name = "schedule.cuda_graph"
@@ -594,8 +595,8 @@ class KnobOp(IRDLOperation):
     (`apply-schedule{set=}`). A single value need not be chosen.
 
     If the knob depends on earlier knobs, `values` has one list for each combination of
-    their values. Combinations are in row-major order: the last operand changes the
-    fastest, in the order of its `all_values`.
+    their values. Combinations are in row-major order: the value of the last operand
+    changes the fastest, in the order of the operand's `all_values`.
 
     With `option`, tuning uses the knob's value for that option of `distribute`, or for
     the batch size. `option` is one of `OPTIONS`.
@@ -658,9 +659,9 @@ class KnobOp(IRDLOperation):
 @irdl_op_definition
 class RequireOp(IRDLOperation):
     """
-    Allows only some combinations of the knobs' values. `holds` has one entry per
-    combination, true if it is allowed, in row-major order: the value of the last knob
-    changes the fastest.
+    Restricts the combinations of the knobs' values. `holds` has one entry per
+    combination, true if the combination is allowed, in row-major order: the value of
+    the last knob changes the fastest.
 
     ```mlir
     schedule.require %batch, %ratio {holds = [true, true, true, false]}

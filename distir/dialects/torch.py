@@ -4,8 +4,8 @@ one rank.
 
 After `project`, the steps of `lower` turn ops of `onnx`, `train` and `collective` into
 these ops. The target `torch` prints each op as one expression. No op holds Python code:
-the expression follows from the op's name, operands and checked properties. It is
-therefore safe to print ops from any file.
+the expression follows from the op's name, operands and checked properties. Printing the
+ops of any file is therefore safe.
 
 ```mlir
 %y = torch.linear %x, %w, %b {transposed} : (tensor<2x8xf32>, tensor<8x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
@@ -179,8 +179,8 @@ class AddcmulOp(TorchOp):
 @irdl_op_definition
 class AddLookUpsOp(TorchOp):
     """
-    Adds each slice of `dy` to the row of `base` [rows, ...] that its index names. With
-    the attribute `torch.in_place`, the result reuses the memory of `base`.
+    Adds each slice of `dy` to the row of `base` [rows, ...] that the slice's index
+    names. With the attribute `torch.in_place`, the result reuses the memory of `base`.
     """
 
     name = "torch.add_look_ups"
@@ -243,10 +243,7 @@ class ConvGradsOp(ConvGradOp):
 
 @irdl_op_definition
 class BucketOp(TorchOp):
-    """
-    Allocates a vector for the tensors of one message, which lie in it one after the
-    other.
-    """
+    """Allocates a vector that holds the tensors of one message, one after the other."""
 
     name = "torch.bucket"
     IS_FRESH: ClassVar[bool] = True
@@ -342,7 +339,7 @@ class MessageOp(TorchOp):
     number per collective, -1 for an absent property; an `all_reduce` has neither. With
     `overwrites`, the second half of the operands are arguments of the program, and the
     results overwrite them. With `in_bucket`, the last operand is the memory of an
-    `all_reduce` (`torch.bucket`), in which some of the other operands lie already.
+    `all_reduce` (`torch.bucket`), which already contains some of the other operands.
     """
 
     name = "torch.message"
@@ -392,8 +389,9 @@ class MessageOp(TorchOp):
     @property
     def dims_and_runs(self) -> tuple[tuple[int | None, int | None], ...] | None:
         """
-        The dimension and the run length of each collective, or None for an
-        `all_reduce`. An absent number is None.
+        The dimension and the run length of each collective; the run length is the
+        number of consecutive elements that a rank gets at a time. A missing number is
+        None. The whole result is None for an `all_reduce`.
         """
         if self.dims is None or self.runs is None:
             return None
@@ -529,11 +527,11 @@ class UpdatesOp(TorchOp):
     `function` is the name of the updates' `train` op. `settings` are the
     hyper-parameters. `in_place` has one word per list of results, for the operands that
     these results replace: `overwritten` operands are arguments of the program, `reused`
-    ones are memory that no other op needs, and `kept` ones must stay unchanged.
+    operands are memory that no other op needs, and `kept` operands must stay unchanged.
 
     The operands begin with `lists` lists of equal length, one for each operand that
     differs between parameters: parameters, gradients, then the optimizer's states. Next
-    come the number of steps, if the updates need it, and the settings that are
+    come the number of steps, if the updates need this number, and the settings that are
     operands, whose names are in `given`. There is a list of results for each result of
     the updates, such as new parameters and new states. Results whose list is
     `overwritten` or `reused` take the memory of the operands that they replace; results
@@ -582,8 +580,8 @@ class UpdatesOp(TorchOp):
     @property
     def replaced(self) -> list[SSAValue | None]:
         """
-        For each result, the parameter or state that it replaces, or None if it replaces
-        nothing.
+        For each result, the parameter or state that the result replaces. An entry is
+        None if the result replaces nothing.
         """
         count = self.count
         found: list[SSAValue | None] = []
@@ -725,14 +723,15 @@ class UnpackOp(TorchOp):
 @irdl_op_definition
 class AwaitGradientsOp(TorchOp):
     """
-    Gives results of the program to its caller, which computes a loss from them, and
-    waits for the gradients of this loss. It thus interrupts the program between its
-    forward and its backward pass.
+    Gives results of the program to the program's caller, which computes a loss from
+    them, and waits for the gradients of this loss. The op thus interrupts the program
+    between the forward and the backward pass.
 
     `places` holds, for each operand, its index among the results of the program.
     `arguments` holds, for each result, its index among the program's arguments; the
-    caller gives these arguments later than the others. A program over micro-batches has
-    one such op for each micro-batch, whose number is `part`.
+    caller gives these arguments later than all other arguments. A program over
+    micro-batches has one such op for each micro-batch; `part` is the number of the
+    micro-batch.
     """
 
     name = "torch.await_gradients"

@@ -63,8 +63,9 @@ def read_model(path: Path) -> dict[str, torch.Tensor]:
 def _found(path: Path) -> tuple[Path, Mapping[str, Any] | None]:
     """
     Returns the folder of the checkpoint, which `path` is or contains, and the
-    checkpoint's files. Verifies a checkpoint that lists its files; for any other
-    checkpoint the files are None. Raises DistIRError if `path` is not a folder.
+    checkpoint's files. A checkpoint that lists its files is verified; if the checkpoint
+    has no list of files, the second result is None. Raises DistIRError if `path` is not
+    a folder.
     """
     if not path.is_dir():
         raise DistIRError(

@@ -58,8 +58,8 @@ def read_settings(path: Path) -> list[EngineSettings]:
     """
     Returns the settings of the best plan in a file that `distir serve-plan --json`
     wrote: one item per pool of replicas. A disaggregated plan has two pools, prefill
-    and decode. Raises DistIRError if `path` cannot be read, is no such file, or has no
-    plan.
+    and decode. Raises DistIRError if the file cannot be read, was not written by this
+    command, or has no plan.
     """
     try:
         data: Any = json.loads(path.read_text("utf-8"))
@@ -81,8 +81,8 @@ def read_settings(path: Path) -> list[EngineSettings]:
 def _settings(data: Mapping[str, Any], path: Path) -> list[EngineSettings]:
     """
     Returns the settings in the data of a plan. Raises KeyError, TypeError, ValueError
-    or ZeroDivisionError if a field is missing or has another type, and DistIRError if
-    there is no plan.
+    or ZeroDivisionError if a field is missing or has the wrong type, and DistIRError if
+    the data holds no plan.
     """
     if data["best"] is None:
         raise DistIRError(

@@ -145,7 +145,7 @@ def _schedule(
 ) -> tuple[str, bool]:
     """
     Returns the name of the PyTorch schedule class that is nearest to the program's
-    order, and whether the program splits its backward passes although that class does
+    order, and whether the program splits its backward passes although this class does
     not.
     """
     first = _mesh_of(calls[0])

@@ -45,11 +45,11 @@ class EagerPlan:
     - `data`: the name and size of the mesh axis that splits the batch, or None;
     - `tensor`: the name and size of the mesh axis that splits parameters, or None;
     - `trains`: whether the program is a training step;
-    - `sharding`: the ZeRO stage: 3, or 2 for both ZeRO 1 and ZeRO 2. It is 0 if every
-      data-parallel device holds all optimizer states;
+    - `sharding`: the ZeRO stage: 3, or 2 for both ZeRO 1 and ZeRO 2. The stage is 0 if
+      every data-parallel device holds all optimizer states;
     - `blocks`: the paths of the layers with parameters, the units of sharding and of
       recomputation;
-    - `recomputed`: the paths of the layers that the backward computes again;
+    - `recomputed`: the paths of the layers that the backward pass computes again;
     - `parallelism`: the split of each module over the tensor-parallel axis;
     - `tied`: pairs of modules that share one matrix;
     - `micro_batches`: the number of parts of the batch that are computed one after
@@ -129,9 +129,10 @@ def _axes(
     mesh: Mesh, entry: FuncOp, layouts: Sequence[Layout | None]
 ) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
     """
-    Returns the axis that splits batches and the axis that splits parameters. Each is a
-    pair of its name and size, or None if there is no such axis. Raises DistIRError if
-    an axis splits sequences, or if several axes split batches or parameters.
+    Returns the axis that splits batches and the axis that splits parameters. Each axis
+    is given as a pair of name and size, or as None if the mesh has no such axis. Raises
+    DistIRError if an axis splits sequences, or if several axes split batches or
+    parameters.
     """
     batch: dict[str, None] = {}
     for argument, layout in zip(arguments_of(entry), layouts, strict=True):
@@ -172,7 +173,10 @@ def _blocks(run: ProgramRun, owners: dict[int, str]) -> tuple[str, ...]:
 
 
 def _is_recomputed(run: ProgramRun, block: str) -> bool:
-    """Whether the backward repeats a product of the layer's inputs and parameters."""
+    """
+    Whether the backward pass repeats a product with a parameter that the layer `block`
+    computes in its forward pass.
+    """
     own = [s for s in run.steps if block_of(s.scope) == block]
     forward = {_product(s) for s in own if s.forward} - {None}
     return any(not s.forward and _product(s) in forward for s in own)
@@ -181,7 +185,7 @@ def _is_recomputed(run: ProgramRun, block: str) -> bool:
 def _product(step: RunStep) -> object | None:
     """
     Returns a key that is equal for steps that compute the same product with a
-    parameter. Returns None for all other steps.
+    parameter. The result is None if `step` computes no such product.
     """
     use = weight_use(step, None, {})
     if use is None or use.kind is WeightKind.EMBEDDING:
@@ -193,8 +197,8 @@ def _sharding(
     entry: FuncOp, layouts: Sequence[Layout | None], data: tuple[str, int] | None
 ) -> int:
     """
-    Returns the program's ZeRO stage: 3, 2 (for both ZeRO 1 and ZeRO 2), or 0 without
-    ZeRO.
+    Returns the program's ZeRO stage: 3; 2 for both ZeRO 1 and ZeRO 2; 0 if every
+    data-parallel device holds all optimizer states.
     """
     if data is None:
         return 0
@@ -335,7 +339,9 @@ def _split_dim(style: ParallelStyle) -> int:
 
 
 def _recomputes_scores(run: ProgramRun) -> bool:
-    """Whether the backward of a layer computes a softmax of its forward again."""
+    """
+    Whether the backward pass of a layer repeats a softmax of the layer's forward pass.
+    """
     return any(
         step.op.name == "onnx.Softmax" and not step.forward and block_of(step.scope)
         for step in run.steps

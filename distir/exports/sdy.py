@@ -102,8 +102,8 @@ def _check_same(
 def _check_found(found: Mapping[HloResult, set[Layout]], source: str) -> None:
     """
     Raises DistIRError if the distributed program lacks most values of the StableHLO
-    module. This happens in programs over micro-batches, which compute each value in
-    parts.
+    module. Programs over micro-batches lack most values, because they compute each
+    value in parts.
     """
     known = sum(bool(layouts) for layouts in found.values())
     if 2 * known < len(found):

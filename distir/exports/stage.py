@@ -24,8 +24,8 @@ class AbsentModule(nn.Module):
 
     def forward(self, *args, **kwargs):
         """
-        Returns zeros in the output shape of an absent embedding or linear layer. For
-        any other absent module, returns the first argument.
+        Returns zeros in the output shape of an absent embedding or linear layer. If the
+        absent module is neither, returns the first argument.
         """
         x = args[0] if args else next(iter(kwargs.values()))
         if self.width is not None:
@@ -37,10 +37,10 @@ class AbsentModule(nn.Module):
 
 class ModelStage(nn.Module):
     """
-    A pipeline stage: the whole model with absent modules in place of other stages'
-    modules. The stage takes the output of the preceding stage and, by name, the inputs
-    of the model. Every stage except the first starts at its first layer. Every stage
-    except the last ends after its last layer.
+    A pipeline stage: the whole model with `AbsentModule`s in place of the modules of
+    all other stages. The stage takes the output of the preceding stage and, by name,
+    the inputs of the model. Every stage except the first starts at its first layer.
+    Every stage except the last ends after its last layer.
     """
 
     def __init__(self, model, index):

@@ -152,7 +152,9 @@ class _Chains:
                 self._sources[value] = sources
 
     def _watch_others(self, step: RunStep) -> None:
-        """Records other splits: of parameters of other modules, and of sequences."""
+        """
+        Records whether sequences are split, and the modules that have split parameters.
+        """
         for value in step.operands:
             if value in self._rows and step.op.name == "collective.reduce_scatter":
                 self.splits_sequences = True
@@ -176,7 +178,10 @@ class _Chains:
         return name
 
     def _end(self, sources: Iterable[str]) -> None:
-        """Records that the results of the modules `sources` must be gathered."""
+        """
+        Records that the results of the modules `sources` do not stay split: they must
+        be gathered.
+        """
         self._gathered.update(sources)
 
     def found(self, outputs: Sequence[RunValue]) -> TensorParallelism:

@@ -41,8 +41,9 @@ class ArgumentView:
 @dataclass(frozen=True, eq=False)
 class RunValue:
     """
-    A value in one run of the op that computes it. If the value equals an argument of
-    the entry function, possibly transposed, `view` is that argument, else None.
+    A value in one run of the op that computes it. `view` is the argument of the entry
+    function that the value equals, possibly transposed; None if there is no such
+    argument.
     """
 
     type: Attribute
@@ -63,8 +64,8 @@ class RunValue:
 
     def is_partial_over(self, axis: str) -> bool:
         """
-        Whether the value is partial over a mesh axis: each device along it holds one
-        term.
+        Whether the value is partial over a mesh axis: each device along the axis holds
+        one term of the value.
         """
         layout = self.layout
         return layout is not None and axis in layout.partial_axes
@@ -93,7 +94,7 @@ class RunStep:
 class ProgramRun:
     """
     A run of a distributed program. Repeated calls with the same parameters are left
-    out, because they only process other micro-batches.
+    out, because these calls only process further micro-batches.
 
     - `steps`: the runs of ops, in order;
     - `outputs`: the results of the program;
@@ -185,8 +186,8 @@ class _Walker:
 
 def _view(op: Operation, operands: Sequence[RunValue]) -> ArgumentView | None:
     """
-    Returns the argument that the first result of `op` equals, or None if there is no
-    such argument.
+    Returns the argument that the first result of `op` equals, possibly transposed, or
+    None if there is no such argument.
     """
     view = operands[0].view if operands else None
     if view is None:

@@ -38,8 +38,8 @@ class WeightUse:
       For an embedding these are the columns of its table;
     - `in_split`: whether the axis splits the dimension that is summed over. For an
       embedding these are the rows of its table;
-    - `in_runs`: whether the axis splits the parameter in runs of elements. PyTorch's
-      placements cannot express such a split.
+    - `in_runs`: whether the axis deals the elements of a dimension out to the devices
+      in turn, several at a time. PyTorch's placements cannot express such a split.
     """
 
     kind: WeightKind

@@ -32,7 +32,7 @@ def sign(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def one_hot(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
     Computes a one-hot encoding by selecting one of two values. `onnx.reference` adds
-    multiples of both values instead, so it fails if one of them is infinite.
+    multiples of both values instead, so it fails if a value is infinite.
     """
     indices, depth, values = inputs
     count = int(depth.reshape(-1)[0])
@@ -62,8 +62,8 @@ def shrink(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.ThresholdedRelu")
 def thresholded_relu(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Computes a thresholded ReLU, because `onnx.reference` turns NaN into 0. In PyTorch
-    it stays NaN.
+    Computes a thresholded ReLU, because `onnx.reference` turns NaN into 0. In PyTorch,
+    NaN stays NaN.
     """
     (x,) = inputs
     wide = x.astype(np.promote_types(x.dtype, np.float32))
@@ -102,8 +102,8 @@ def _along(parameter: Array, x: Array, op: OnnxOp) -> Array:
 
 def makes_integers(op: OnnxOp, inputs: Sequence[Any]) -> bool:
     """
-    Whether the result of a QuantizeLinear has one of NumPy's own integer types. They
-    have at least 8 bits.
+    Whether the elements of a QuantizeLinear's result have one of NumPy's own integer
+    types. NumPy's integer types have at least 8 bits.
     """
     zero: Array | None = inputs[2] if len(inputs) > 2 else None
     kind = zero.dtype if zero is not None else _target(op)

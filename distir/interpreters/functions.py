@@ -1,5 +1,5 @@
 """
-Functions and calls, for interpreters with any kind of values.
+Runs functions and calls, for interpreters with any kind of values.
 
 A call in the program is not a nested Python call, so calls may nest arbitrarily deep.
 """
@@ -56,8 +56,9 @@ class ProgramFunctions(InterpreterFunctions):
         observer: Callable[[SSAValue, Any], None] | None = None,
     ):
         """
-        `known` maps names to functions. If `observer` is given, it is called with each
-        value and the value's content, in every call of the value's function.
+        `known` maps names to functions. If `observer` is given, the interpreter calls
+        it with each SSA value and the value's content, in every call of the function
+        that contains the value.
         """
         self.functions = known
         self._observer = observer
@@ -144,8 +145,8 @@ class ProgramFunctions(InterpreterFunctions):
 
 def _last_uses(function: FuncOp) -> dict[Operation, list[SSAValue]]:
     """
-    Maps each op of a function to those of its operands that no later op uses. Ops
-    without such operands are left out.
+    Maps each op of a function to the operands of the op that no later op uses. An op
+    without such operands is left out.
     """
     seen: set[SSAValue] = set()
     found: dict[Operation, list[SSAValue]] = {}
@@ -162,7 +163,7 @@ def call_by_name(
 ) -> PythonValues:
     """
     Runs the function `name` of the interpreter's module and returns its results. Raises
-    DistIRError if there is no such function, or if it cannot run.
+    DistIRError if the module has no such function, or if the function cannot run.
     """
     known = functions(interpreter.module)
     if name not in known:

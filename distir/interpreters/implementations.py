@@ -2,8 +2,8 @@
 The classes that implement ops of other dialects for the reference interpreter.
 
 This registry is separate from the interpreter, so that a module can register its ops
-without importing the interpreter. Such modules also define op costs, and programs that
-only simulate import them for these.
+without importing the interpreter. Such modules also define the costs of ops, which are
+needed where programs are only simulated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _Functions = TypeVar("_Functions", bound=type[InterpreterFunctions])
 
 def register_reference_implementations(functions_class: _Functions) -> _Functions:
     """
-    Registers a class that implements another dialect's ops on arrays. Use it as a class
-    decorator.
+    Registers a class that implements the ops of a further dialect on arrays. Use it as
+    a class decorator.
     """
     if functions_class not in registered_implementations:
         registered_implementations.append(functions_class)

@@ -1,6 +1,6 @@
 """
-Random arguments for a program. They are valid for its ops; for example, indices are
-within their tables.
+Random arguments for a program. The arguments are valid for the program's ops; for
+example, indices are within their tables.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ def random_arguments(
     """
     Returns the global value of every argument of the entry function, in order and in
     the form of the source model. An argument whose name is in `weights` has the value
-    given there. All others are random. They depend only on `seed` and the argument's
-    name, so two programs with the same arguments get the same values.
+    given there. All other arguments are random. A random value depends only on `seed`
+    and the argument's name, so two programs with the same arguments get the same
+    values.
 
     Parameters are normally distributed with standard deviation `PARAMETER_SCALE`.
-    States are the absolute values of such numbers, because some are averages of
-    squares. Other floats have a standard normal distribution. Integers that index a
-    table are valid indices of it. Other integers, such as masks, are ones; if they have
-    two dimensions, the end of every other row is zeros, like padding. An argument with
-    a default has that value. Raises DistIRError for an argument that is not a tensor or
-    has no fixed size.
+    States of optimizers are the absolute values of such numbers, because a state may be
+    an average of squares. Other floats have a standard normal distribution. Integers
+    that index a table are valid indices of the table. Other integers, such as masks,
+    are ones; if they have two dimensions, the end of every other row is zeros, like
+    padding. An argument with a default value has its default value. Raises DistIRError
+    for an argument that is not a tensor or has no fixed size.
     """
     program, uses = Program(module), Uses(module)
     types, _ = source_types(program.entry)
@@ -117,8 +118,8 @@ def _random(
 
 def _bound(uses: Uses, value: SSAValue) -> int | None:
     """
-    Returns the size of the smallest table that `value` indexes, or None if it indexes
-    none.
+    Returns the size of the smallest table that `value` indexes, or None if `value`
+    indexes no table.
     """
     return min((lookup.size for lookup in uses.lookups(value)), default=None)
 

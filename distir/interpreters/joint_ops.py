@@ -23,8 +23,8 @@ Array = npt.NDArray[Any]
 
 class Peers:
     """
-    The group of devices with which a device exchanges arrays. This base class is a
-    group of one device, so nothing is exchanged.
+    The group of devices with which a device exchanges arrays. This base class
+    represents a group of one device, so nothing is exchanged.
     """
 
     def gather(self, x: Array) -> Array:
@@ -53,9 +53,9 @@ class Peers:
 
 class _Meeting:
     """
-    The place where `size` devices of a group exchange arrays. When a sum is scattered,
-    its last dimension is dealt out to the devices in runs of `run` elements. If `run`
-    is None, each device gets one contiguous block.
+    Exchanges arrays among the `size` devices of a group. When a sum is scattered, the
+    devices get the elements of its last dimension in turn, `run` consecutive elements
+    at a time. If `run` is None, each device gets one contiguous block.
     """
 
     def __init__(self, size: int, run: int | None):

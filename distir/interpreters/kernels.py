@@ -46,9 +46,9 @@ def gather_elements(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.GatherND")
 def gather_nd(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Gathers all elements or slices with one indexing operation. `onnx.reference` takes
-    them one at a time, which is too slow for the millions of indices that a boolean
-    mask can give.
+    Gathers all elements or slices with one indexing operation. `onnx.reference` gathers
+    the elements one at a time, which is too slow for the millions of indices that a
+    boolean mask can give.
     """
     data, indices = inputs
     batch = op.attribute("batch_dims")
@@ -63,7 +63,7 @@ def gather_nd(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def global_max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
     Computes the maximum of each channel, because `onnx.reference` returns a wrong shape
-    unless there are two dimensions of space.
+    unless there are two spatial dimensions.
     """
     (x,) = inputs
     return [x.max(axis=tuple(range(2, x.ndim)), keepdims=True)]
@@ -73,7 +73,7 @@ def global_max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def mean(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
     Computes the elementwise mean of several tensors. `onnx.reference` adds all tensors
-    to the first one, so it fails if the first one is smaller than the result.
+    to the first tensor, so it fails if the first tensor is smaller than the result.
     """
     kind = np.promote_types(inputs[0].dtype, np.float32)
     total = inputs[0].astype(kind)
@@ -168,8 +168,9 @@ def pad(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
 
 def _normalized(op: OnnxOp, x: Array, centered: bool) -> tuple[Array, Array, Array]:
     """
-    Returns `x` normalised over the dimensions from the op's `axis` on, the means, and
-    the inverse standard deviations. The means are subtracted only if `centered` is set.
+    Returns three arrays: `x` normalised over the dimensions from the op's `axis` on,
+    the means over these dimensions, and the inverse standard deviations. The means are
+    subtracted only if `centered` is set.
     """
     stash = numpy_dtype(element_type(op.attribute("stash_type")))
     wide = x.astype(np.promote_types(x.dtype, stash) if x.dtype.kind == "f" else stash)
@@ -186,7 +187,7 @@ def _normalized(op: OnnxOp, x: Array, centered: bool) -> tuple[Array, Array, Arr
 def layer_normalization(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """
     Computes a layer norm in the op's stash type. `onnx.reference` supports only one
-    stash type, and computes in half precision for the others.
+    stash type, and computes in half precision for all other stash types.
     """
     x, scale = inputs[:2]
     bias = inputs[2] if len(inputs) > 2 else None
@@ -199,7 +200,7 @@ def layer_normalization(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 def rms_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
     Computes an RMS norm in the op's stash type. `onnx.reference` supports only one
-    stash type, and computes in half precision for the others.
+    stash type, and computes in half precision for all other stash types.
     """
     x, scale = inputs
     normal, *_ = _normalized(op, x, centered=False)

@@ -82,9 +82,9 @@ class Uses:
 
     def lookups(self, value: SSAValue, *, exactly: bool = False) -> list[Lookup]:
         """
-        Returns the lookups in which elements of `value` are the indices. Values that
-        hold elements of `value`, in any order and possibly only some of them, count
-        too. With `exactly`, only values that hold all elements unchanged count.
+        Returns the lookups that use elements of `value` as indices. The elements may
+        have been rearranged before the lookup, and some may have been left out. With
+        `exactly`, only lookups that use all elements, unchanged, are returned.
         """
         kept = SAME_VALUES if exactly else _KEEPS_VALUES | {_SELECTS}
         found: list[Lookup] = []
@@ -96,8 +96,8 @@ class Uses:
 
     def reader(self, value: SSAValue) -> Operation | None:
         """
-        Returns the first op that computes with `value`, or None. Calls, returns,
-        collectives and layout changes do not count.
+        Returns the first op that computes with `value`, or None if no op does. Calls,
+        returns, collectives and layout changes do not count.
         """
         found = [
             op
@@ -129,9 +129,9 @@ class Uses:
         self, op: Operation, index: int, kept: frozenset[str]
     ) -> Iterable[SSAValue]:
         """
-        Returns the values that hold elements of operand `index` of `op`, in any order
-        and possibly only some of them. Ops of `onnx` count only if their names are in
-        `kept`.
+        Returns the values that consist of elements of operand `index` of `op`: all or
+        some of the elements, in any order. Ops of `onnx` count only if their names are
+        in `kept`.
         """
         if isinstance(op, CallOp):
             callee = self._functions.get(op.callee.string_value())

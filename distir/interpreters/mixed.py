@@ -50,9 +50,9 @@ def type_of(value: Any) -> Attribute:
 
 def join(a: Any, b: Any) -> Any:
     """
-    Returns the most precise mixed value that describes both `a` and `b`. It is the
-    array if `a` and `b` are equal arrays. Otherwise it is a type in which sizes that
-    differ are dynamic.
+    Returns the most precise mixed value that describes both `a` and `b`. The result is
+    the array if `a` and `b` are equal arrays. Otherwise the result is a type in which
+    sizes that differ are dynamic.
     """
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         same = a.dtype == b.dtype and np.array_equal(a, b)
@@ -75,7 +75,7 @@ def join(a: Any, b: Any) -> Any:
 def from_shape(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:
     """
     Returns the result of `Shape` or `Size`, which need only the type of their operand.
-    Returns None for other ops, and if a size is unknown.
+    Returns None for all other ops, and if a size that the result needs is unknown.
     """
     if op.name not in ("onnx.Shape", "onnx.Size"):
         return None
@@ -153,8 +153,8 @@ class OnnxMixed(InterpreterFunctions):
 
 def is_whole(value: Any) -> bool:
     """
-    Whether each device holds the whole `value`. This is the case if it has no layout,
-    or a layout that neither splits it nor makes it partial.
+    Whether each device holds the whole `value`. This is the case if `value` has no
+    layout, or a layout that neither splits the value nor makes it partial.
     """
     layout = layout_of(value)
     return layout is None or not (layout.dims or layout.partial)

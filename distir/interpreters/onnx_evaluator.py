@@ -57,9 +57,9 @@ def by_length(
 ) -> list[Array]:
     """
     Returns the results of a recurrent layer over sequences of different lengths. For
-    each length, `run` evaluates the layer on the sequences of that length, cut to it.
-    Outputs beyond the end of a sequence are 0. The last states are the states at the
-    sequence's end, and the reverse direction starts there.
+    each length, `run` evaluates the layer on the sequences of that length, without the
+    padding after their ends. Outputs beyond the end of a sequence are 0. The last
+    states of a sequence are the states at its end, where the reverse direction starts.
     """
     x, lengths = inputs[0], inputs[_LENGTHS]
     batch_first = bool(op.attribute("layout"))
@@ -120,8 +120,8 @@ def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
 
 def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
     """
-    Returns the results of an op on concrete inputs, converted to its declared types, or
-    the exception that prevented it.
+    Returns the results of an op on concrete inputs, converted to the op's declared
+    types. If the op cannot be computed, returns the exception.
     """
     results = computed(op, inputs)
     if isinstance(results, Exception):
@@ -137,9 +137,9 @@ def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
 
 def computed(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any] | Exception:
     """
-    Returns the results of an op on concrete inputs, or the exception that prevented it.
-    The inputs may have other shapes than the op's operands, because results are not
-    compared with the op's declared types.
+    Returns the results of an op on concrete inputs. If the op cannot be computed,
+    returns the exception. The inputs may have other shapes than the op's operands,
+    because results are not compared with the op's declared types.
     """
     own = kernel.get(op.name)
     if op.name == "onnx.QuantizeLinear" and not makes_integers(op, inputs):
@@ -159,8 +159,8 @@ def _shown(value: Any) -> str:
 
 def _conformed(value: Any, type_: Attribute) -> Any:
     """
-    Returns `value` converted to its declared type. Raises TypeError if its shape or
-    kind of elements differs.
+    Returns `value` converted to its declared type `type_`. Raises TypeError if the
+    shape of `value`, or its kind of elements, does not fit this type.
     """
     if not isinstance(type_, TensorType | UnrankedTensorType):
         return value

@@ -48,8 +48,9 @@ def comparable(x: Array) -> Array:
 
 def reduced_axes(op: OnnxOp, inputs: Sequence[Any]) -> tuple[int, ...]:
     """
-    Returns the axes that a reduction reduces, in order. If the op gives no axes, these
-    are all axes, or none if its attribute `noop_with_empty_axes` is set.
+    Returns the axes that a reduction reduces, in order. If the op gives no axes, the
+    result is all axes, or an empty tuple if the op's attribute `noop_with_empty_axes`
+    is set.
     """
     rank = inputs[0].ndim
     given = inputs[1] if len(inputs) > 1 else None
@@ -98,7 +99,8 @@ def _sum(kind: str) -> Kernel:
     def compute(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
         """
         Computes a reduction in wide types. `onnx.reference` adds and squares integers
-        in their own type, so they overflow, and its log-sum-exp of infinity is NaN.
+        in their own type, so sums overflow, and returns NaN as the log-sum-exp of
+        infinity.
         """
         x: Array = inputs[0]
         axes = reduced_axes(op, inputs)
@@ -253,8 +255,8 @@ def lp_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def cumulative(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
     Computes running sums or products, accumulating floats in wider floats as PyTorch
-    does. PyTorch exports the axis as a list of one number, and `onnx.reference` refuses
-    that.
+    does. PyTorch exports the axis as a list of one number, which `onnx.reference`
+    refuses.
     """
     x, given = inputs
     axis, is_sum = int(given.reshape(-1)[0]), op.name == "onnx.CumSum"

@@ -98,9 +98,9 @@ class KernelFunctions(InterpreterFunctions):
 def _part(kernel: KernelDefOp, shapes: _Shapes) -> tuple[Block, tuple[SSAValue, ...]]:
     """
     Returns the block of a kernel's reference ops for operands of `shapes`, and the
-    block's result values. If `shapes` are smaller than the kernel's own, because the
-    operands are parts, the block is rewritten for these parts. Raises DistIRError if
-    that is impossible.
+    block's result values. If the operands are one device's parts of tensors, `shapes`
+    are smaller than the kernel's own shapes, and the block is rewritten for them.
+    Raises DistIRError if the block cannot be rewritten.
     """
     block = kernel.reference.block
     parts = parts_of(kernel, shapes)
@@ -127,8 +127,8 @@ def _computed(
     op: Operation, function: ReferenceFunction, args: PythonValues
 ) -> PythonValues:
     """
-    Returns the results of a reference function. Raises DistIRError if there are too many
-    or too few, or if one has another shape than its type says.
+    Returns the results of a reference function. Raises DistIRError if the number of
+    results is wrong, or if a result has a shape other than its type's.
     """
     with np.errstate(all="ignore"):
         found = function(op, *args)
@@ -146,7 +146,7 @@ def _computed(
 
 def _typed(op: Operation, index: int, value: Any, type_: Attribute) -> Any:
     """
-    Returns `value` as an array of the type of the result `index`. If that type is not a
+    Returns `value` as an array of the type of the result `index`. If `type_` is not a
     tensor type, `value` is returned unchanged.
     """
     if not isinstance(type_, TensorType):
@@ -167,11 +167,12 @@ def run_program(
     module: ModuleOp, arguments: Sequence[Any], function: str | None = None
 ) -> list[Any]:
     """
-    Runs a function of a sequential or distributed program and returns its results. By
-    default it is the entry function. Arguments and results are global arrays, whatever
-    their layouts, in the function's order and with the shapes of the source model
-    (`distir.program.source_forms`); sequences are lists. Raises DistIRError if there is
-    no such function, if the arguments do not fit its types, or if an op cannot run.
+    Runs a function of a sequential or distributed program and returns its results.
+    `function` is the function's name; by default the entry function runs. Arguments and
+    results are global arrays, whatever their layouts, in the function's order and with
+    the shapes of the source model (`distir.program.source_forms`); sequences are lists.
+    Raises DistIRError if there is no such function, if the arguments do not fit the
+    function's types, or if an op cannot run.
     """
     return program_runner(module, function)(arguments)
 
@@ -259,7 +260,7 @@ class ReferenceInterpreter(Interpreter):
     """
     xDSL's interpreter for values that are arrays or stacks of shards. It caches the
     local form of each op on each device, and the values of constants, so the program
-    must not change while it is in use.
+    must not change while the interpreter is in use.
     """
 
     meshes: Mapping[str, Mesh] = field(default_factory=dict[str, Mesh])

@@ -43,8 +43,8 @@ from distir.sharding.sends import keeps_coordinates, plan_send
 
 def only(layout: Layout, axes: Collection[str]) -> Layout:
     """
-    Returns `layout` restricted to `axes`: without shards and partial values over other
-    axes.
+    Returns `layout` restricted to `axes`: axes that are not in `axes` neither split the
+    value nor make it partial.
     """
     return replace(
         layout,
@@ -81,8 +81,8 @@ def exchange(source: Sharded, after: Layout, axes: tuple[str, ...]) -> list[Arra
 def received(source: Sharded, after: Layout, target: Mesh) -> list[Array]:
     """
     Returns the shards that the devices of mesh `target` hold after `source` was sent to
-    them with layout `after`. Each shard is assembled from the pieces that its device
-    receives.
+    this mesh with layout `after`. Each shard is assembled from the pieces that its
+    device receives.
     """
     reduction = next((reduction for _, reduction in source.layout.partial), "sum")
     shape = local_shape(source.shape, after, target)
@@ -155,8 +155,8 @@ class CommunicationFunctions(InterpreterFunctions):
         self, interpreter: Interpreter, op: RootedOp, args: PythonValues
     ) -> OpImplResult:
         """
-        Runs a collective with a root device. Before or after the collective, only this
-        device holds the value.
+        Runs a collective with a root device. Only the root holds the operand, or only
+        the root gets the result.
         """
         source = self._distributed(op, args[0])
         return self._result(

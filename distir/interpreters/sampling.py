@@ -31,7 +31,7 @@ class Sampling:
     def samples(self, x: Array, grid: Array) -> Array:
         """
         Returns the samples `[N, C, *points]` of the image `x` `[N, C, *space]` at the
-        points of `grid` `[N, *points, dimensions of space]`.
+        points of `grid` `[N, *points, spatial dimensions]`.
         """
         out = np.zeros((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
         for where, weight, _ in self._taps(x.shape[2:], grid):
@@ -66,7 +66,7 @@ class Sampling:
         """
         Yields the contributions of image elements to the samples; each yield holds one
         contribution to every sample. A contribution consists of the element's indices
-        in each dimension of space, its weight, and the derivatives of the weight with
+        in each spatial dimension, its weight, and the derivatives of the weight with
         respect to the grid's coordinates.
         """
         along = [

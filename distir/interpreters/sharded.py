@@ -58,9 +58,9 @@ class Sharded:
 
     def check(self, name: str) -> None:
         """
-        Checks the shards. Raises DistIRError, with `name` in the message, in two cases:
-        if a shard does not have the local shape, and if devices that must hold the same
-        elements hold different ones.
+        Checks the shards. Raises DistIRError, with `name` in the message, if a shard
+        does not have the local shape, or if devices that must hold equal elements hold
+        different elements.
         """
         shape = self.local_shape
         fixed = [i for i, size in enumerate(self.shape) if size >= 0]

@@ -46,12 +46,13 @@ def runner_for_all_ranks(
 ) -> Callable[[Sequence[Any]], list[Any]]:
     """
     Returns a function that runs `function`, of one program for all ranks, on all
-    devices of its mesh. It takes and returns global arrays, in the shapes of the source
-    model; `dist.layout` of arguments and results divides the arrays among the ranks.
-    `run_op` runs one op on one rank.
+    devices of its mesh. The returned function takes and returns global arrays, in the
+    shapes of the source model; `dist.layout` of arguments and results divides the
+    arrays among the ranks. `run_op` runs one op on one rank.
 
     Raises DistIRError if an argument or result has no layout. The returned function
-    raises it if its arguments do not fit, or if the ranks of a group do not agree.
+    raises DistIRError if its arguments do not fit, or if the ranks of a group do not
+    agree.
     """
     types = function.function_type
     known = meshes(module)

@@ -1,8 +1,8 @@
 """
 The types interpreter represents each value of a program by its type.
 
-`onnx.shape_inference` infers shapes, one op at a time. It cannot infer a shape that
-depends on the elements of a tensor; `distir.interpreters.mixed` can.
+`onnx.shape_inference` infers shapes, one op at a time. This inference fails for a shape
+that depends on the elements of a tensor; `distir.interpreters.mixed` can.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def result_types(
 def refined(op: Operation, declared: Attribute, inferred: Attribute) -> Attribute:
     """
     Returns the most precise type of a value of `op` that has both the `declared` and
-    the `inferred` type. Raises DistIRError if they contradict each other.
+    the `inferred` type. Raises DistIRError if the two types contradict each other.
     """
     if not isinstance(inferred, TensorType):
         return declared

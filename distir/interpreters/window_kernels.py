@@ -116,8 +116,8 @@ class Windows:
 @kernel("onnx.Conv")
 def convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """
-    Computes a convolution as products of matrices, because `onnx.reference` is slow: it
-    takes 24 ms for a small convolution.
+    Computes a convolution as products of matrices, because `onnx.reference` is slow: a
+    small convolution takes 24 ms.
     """
     x, w = inputs[0], inputs[1]
     groups = op.attribute("group")
@@ -139,8 +139,8 @@ def convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 @kernel("onnx.MaxPool")
 def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Computes a max pooling and the indices of the maxima, because `onnx.reference`
-    returns wrong indices in some cases.
+    Computes a max pooling and the indices of the maxima, because `onnx.reference` can
+    return wrong indices.
     """
     x = inputs[0]
     space = x.shape[2:]

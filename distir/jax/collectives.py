@@ -38,8 +38,7 @@ class Message:
 
     Attributes:
         kind: The name of the collective, such as `all_reduce`.
-        over: The mesh axes over which it communicates, or for other groups of devices
-            their size, such as `2 of 8`.
+        over: The mesh axes over which the collective communicates. If the groups of devices do not lie along mesh axes, their size, such as `2 of 8`.
         bytes: The bytes that a device sends.
         name: The name of the argument or op that the tensor comes from.
     """
@@ -179,7 +178,7 @@ def _unmatched(own: Sequence[Message], others: Sequence[Message]) -> dict[Messag
 def compared(simulation: Simulation, mesh: Mesh, text: str) -> Collectives:
     """
     Returns the collectives of a simulated program on `mesh` and of the compiled
-    function with the HLO `text`. Raises DistIRError for a text that cannot be read.
+    function with the HLO `text`. Raises DistIRError if the text cannot be read.
     """
     recorder = _Recorder()
     simulation.run.follow(recorder)
@@ -200,8 +199,8 @@ def compared(simulation: Simulation, mesh: Mesh, text: str) -> Collectives:
 
 def _axes_by_groups(mesh: Mesh) -> dict[frozenset[frozenset[int]], str]:
     """
-    Returns the names of the axes that communicate in each partition of the devices into
-    groups. Devices are numbered as in JAX's mesh of a plan.
+    Maps each partition of the devices into groups to the names of the mesh axes along
+    which these groups communicate. Devices are numbered as in JAX's mesh of a plan.
     """
     sizes = [size for _, size in mesh.axes]
     numbers = np.arange(len(mesh.devices)).reshape(sizes)

@@ -123,8 +123,8 @@ def constrained(
 ) -> Callable[..., Any]:
     """
     Returns `function` with sharding constraints on the values that it names with
-    `checkpoint_name`. `shardings` has the shardings by these names. They also hold in
-    the backward pass for values that JAX saves for it.
+    `checkpoint_name`. `shardings` has the shardings by these names. The backward pass
+    keeps the shardings of values that JAX saves for it.
     """
 
     @wraps(function)

@@ -29,7 +29,7 @@ def import_function(
     Imports a function of JAX as a sequential program. `args` is the tuple of its
     arguments, which are values or `jax.ShapeDtypeStruct`s.
 
-    If a part of the result has the same pytree as an argument, it replaces this
+    If a part of the result has the same pytree as an argument, this part replaces the
     argument in the next step. `donate_argnums` names arguments in which single arrays
     are replaced too. `batch_argnums` names the arguments that hold the batch. By
     default these are the arguments that no result replaces, or the last argument if no
@@ -90,10 +90,10 @@ def _expressible(
     whole: list[str],
 ) -> JaxPlan:
     """
-    Returns a plan that `PartitionSpec` can express. Splits dimensions in one piece per
-    device where they were split in runs, and distributes the program again with these
-    requests; a note of the plan names the arguments. Raises DistIRError if layouts with
-    runs remain.
+    Returns a plan that `PartitionSpec` can express. Replaces each block-cyclic split of
+    an argument by a split into one contiguous part per device, and distributes the
+    program again with these requests; a note of the plan names the arguments. Raises
+    DistIRError if a block-cyclic layout remains.
     """
     program = distribute_program(traced.program, shard=shard, whole=whole, **options)
     dealt = inexpressible(program)
@@ -135,15 +135,16 @@ def search(
 ) -> JaxPlan:
     """
     Finds the fastest way to split a JAX function over exactly `devices` devices of a
-    cluster such that it fits into their memory. Returns the plan with its shardings.
+    cluster such that the step fits into the memory of the devices. Returns the plan
+    with its shardings.
 
-    The search tries all data-parallel and tensor-parallel degrees. For a training step
-    it also tries the ZeRO stages `zero`, which may be 0, 1 and 3: shardings cannot
-    express ZeRO 2. A single stage is not searched. `jobs` is the number of processes.
-    `ways` receives the degrees and ZeRO stages of all plans that fit, the fastest
-    first, as options of `distribute`. `shard`, `whole`, `donate_argnums` and
+    The search tries all data-parallel and tensor-parallel degrees. For a training step,
+    the search also tries the ZeRO stages `zero`, which may be 0, 1 and 3: shardings
+    cannot express ZeRO 2. A single stage is not searched. `jobs` is the number of
+    processes. `ways` receives the degrees and ZeRO stages of all plans that fit, the
+    fastest first, as options of `distribute`. `shard`, `whole`, `donate_argnums` and
     `batch_argnums` are explained at `distribute`. Raises DistIRError if no plan fits
-    into memory, or for another ZeRO stage.
+    into memory, or for a ZeRO stage other than 0, 1 and 3.
     """
     stages = (zero,) if isinstance(zero, int) else tuple(zero)
     _check_stages(stages, "search")
@@ -190,8 +191,9 @@ def _fastest(
 ) -> JaxPlan:
     """
     Returns the fastest plan that `PartitionSpec` can express, among `ranked`, the plans
-    of a search that fit into memory. Making a plan expressible may slow it down, so
-    slower plans of the search are compared too. Raises DistIRError if no plan fits.
+    of a search that fit into memory. A plan may become slower when it is made
+    expressible, so the function also compares plans that were slower in the search.
+    Raises DistIRError if no plan fits.
     """
     best: JaxPlan | None = None
     for result in ranked:

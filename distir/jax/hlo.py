@@ -71,8 +71,8 @@ class HloCollective:
     def sent(self) -> tuple[float, ...]:
         """
         The bytes that a device sends for each operand in one run of the collective. As
-        in the simulator, they are counted for an exchange in which each device of a
-        group sends its share to every other device.
+        in the simulator, the bytes are counted for an exchange in which each device of
+        a group sends its share to every other device.
         """
         count = max(map(len, self.groups), default=1)
         factor = {
@@ -97,8 +97,8 @@ def hlo_collectives(text: str) -> list[HloCollective]:
     """
     Returns the collectives of a compiled function, in the order of its HLO `text`,
     which `jax.stages.Compiled.as_text()` returns. Raises DistIRError for a text without
-    an entry, for groups of devices in an unknown notation, and for a collective in a
-    loop whose number of iterations is unknown.
+    an entry computation, for groups of devices in an unknown notation, and for a
+    collective in a loop whose number of iterations is unknown.
     """
     computations, entry = _computations(text)
     found = _PARTITIONS.search(text)
@@ -148,7 +148,10 @@ def _names(name: str, count: int) -> tuple[str, ...]:
 
 
 def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
-    """Returns the instructions of each computation, and the name of the entry."""
+    """
+    Returns the instructions of each computation by its name, and the name of the entry
+    computation.
+    """
     found: dict[str, list[_Instruction]] = {}
     entry, current = "", None
     for line in text.splitlines():

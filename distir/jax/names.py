@@ -72,8 +72,8 @@ def with_marks(closed: Any) -> Any:
 
 def with_constraints(closed: Any, shardings: Mapping[str, NamedSharding]) -> Any:
     """
-    Returns a copy of a closed jaxpr in which the values that `shardings` names have
-    these shardings.
+    Returns a copy of a closed jaxpr in which each value named in `shardings` has the
+    sharding given there.
     """
 
     def change(equation: Any) -> Any:

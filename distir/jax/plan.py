@@ -154,8 +154,9 @@ class JaxPlan:
 
     def constrained(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """
-        Returns `function` with the shardings of `constraints` on all values that it
-        names with `checkpoint_name`. Pass the returned function to `jax.jit`.
+        Returns `function` with the shardings of `constraints` on all values that
+        `function` names with `checkpoint_name`. Pass the returned function to
+        `jax.jit`.
         """
         shardings = {
             name: NamedSharding(self.mesh, spec)
@@ -176,9 +177,9 @@ class JaxPlan:
         function that XLA compiled with the shardings of this plan:
         `jax.jit(...).lower(*args).compile()`. `lacks` names collectives that the XLA
         backend does not have: `reduce_scatter`, which XLA for CPUs writes as an
-        all-reduce, and `all_to_all`. The step is then simulated with other collectives
-        in their place. Raises DistIRError if the compiled function cannot be read, and
-        for other names.
+        all-reduce, and `all_to_all`. The step is then simulated with the collectives
+        that replace these. Raises DistIRError if the compiled function cannot be read,
+        or if `lacks` has any other name.
         """
         text = compiled.as_text()
         if text is None:
@@ -239,8 +240,8 @@ class JaxPlan:
 
 def _spec(layout: Layout | None) -> PartitionSpec:
     """
-    Returns a layout as a `PartitionSpec`. Raises DistIRError for a layout that splits a
-    dimension in runs, which a `PartitionSpec` cannot express.
+    Returns a layout as a `PartitionSpec`. Raises DistIRError for a block-cyclic layout,
+    because a `PartitionSpec` cannot express it.
     """
     if layout is None:
         return PartitionSpec()
@@ -258,8 +259,8 @@ def _spec(layout: Layout | None) -> PartitionSpec:
 
 def inexpressible(program: ModelProgram) -> dict[str, Layout]:
     """
-    Returns the layouts that a `PartitionSpec` cannot express because they split a
-    dimension in runs, by the names of the arguments.
+    Returns the layouts of arguments that a `PartitionSpec` cannot express because they
+    are block-cyclic, by the names of the arguments.
     """
     function = entry_function(program.module)
     found: dict[str, Layout] = {}

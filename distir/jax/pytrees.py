@@ -45,8 +45,8 @@ def leaf_kind(leaf: Any) -> Kind:
 
 def argument_prefixes(function: Callable[..., Any], count: int) -> list[str]:
     """
-    Returns names for the first `count` arguments of a function: the names of its
-    parameters, or `arg<i>` for an argument without a name, as for `*args`.
+    Returns names for the first `count` arguments of a function: the names of the
+    function's parameters, or `arg<i>` for an argument without a name, as for `*args`.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -117,8 +117,8 @@ def _match(
     found: dict[int, int],
 ) -> None:
     """
-    Adds the leaves of `tree`, an argument or a part of an argument, that a result
-    replaces to `found`. `start` is the index of its first leaf.
+    Adds to `found` the leaves of `tree` that a result replaces. `tree` is an argument
+    or a part of an argument, and `start` is the index of its first leaf.
     """
     count = len(jax.tree_util.tree_leaves(tree))
     if not count:

@@ -52,15 +52,15 @@ def search_remat(
 ) -> JaxPlan:
     """
     Finds the fastest policy of `jax.checkpoint` together with the fastest way to split
-    a function. `step_of(policy)` returns the function. It must pass the policy on:
-    `jax.checkpoint(layer, policy=policy)`. The search calls it once for each policy.
-    The policies save nothing, everything, the results of products, or a combination of
-    `names`, which are values that the function names with `checkpoint_name`. The plan's
-    `remat` has the best policy, with its name.
+    a function. `step_of(policy)` returns the function, which must use the policy:
+    `jax.checkpoint(layer, policy=policy)`. The search calls `step_of` once for each
+    policy. The policies save nothing, everything, the results of products, or a
+    combination of `names`, which are values that the function names with
+    `checkpoint_name`. The plan's `remat` has the best policy, with its name.
 
     With the policy that saves nothing, the search tries all ways to split the function,
-    as `search` does with the same `options`. It tries the other policies with the three
-    best ways only. Raises DistIRError for the same reasons as `search`.
+    as `search` does with the same `options`. The search tries all further policies with
+    the three best ways only. Raises DistIRError for the same reasons as `search`.
     """
     first, *others = policies_of(names)
     target: dict[str, Any] = {"cluster": cluster, "devices": devices}

@@ -71,9 +71,10 @@ class Traffic:
       device; `shift`: each device sends its operand to the next; `chain`: the whole
       operand passes along all devices, from or to the root; `parts`: the root sends a
       part to each device, or receives a part from each device;
-    - `kind`: the collective whose time an exchange takes; "" for other patterns;
+    - `kind`: the kind of collective as which an exchange is priced; "" for all patterns
+      but `exchange`;
     - `of_result`: whether an exchange divides up the result instead of the operand;
-    - `rounds`: the number of such exchanges.
+    - `rounds`: the number of exchanges, one after the other.
     """
 
     pattern: Literal["exchange", "shift", "chain", "parts"]
@@ -114,10 +115,11 @@ class CollectiveOp(IRDLOperation):
       form, only `collective.wait` or a return may use the result. Not every collective
       can be asynchronous.
     - the integer `dist.bucket`: collectives of a function with the same integer form
-      one *bucket*, and travel in one message. They are next to each other, have the
-      same kind, mesh, axes, element type and reduction, and either all or none of them
-      are asynchronous. If a pass deletes some of them, the rest still form a bucket.
-      The attribute does not change results. Not every collective can be in a bucket.
+      one *bucket*, and travel in one message. The collectives of a bucket are next to
+      each other, have the same kind, mesh, axes, element type and reduction, and either
+      all or none of the collectives are asynchronous. If a pass deletes some of these
+      collectives, the rest still form a bucket. The attribute does not change results.
+      Not every collective can be in a bucket.
 
     Each form of a program has its own ops, derived from this class: see
     `InDistributedForm` and `InRankForm`.
@@ -189,20 +191,23 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def reduction_name(self) -> str | None:
-        """`sum`, `max` or `min`; None if the op does not reduce."""
+        """The reduction `sum`, `max` or `min`, or None if the op does not reduce."""
         raise NotImplementedError
 
     @property
     def communicators(self) -> Attribute | str | None:
         """
         A key for the groups of devices in which the op runs. The keys of two ops are
-        equal if they run in the same groups.
+        equal if the ops run in the same groups.
         """
         raise NotImplementedError
 
     @property
     def share(self) -> float:
-        """The fraction of the elements of the tensors that travels, from 0 to 1."""
+        """
+        The fraction of the elements of the op's tensors that is communicated, from 0 to
+        1.
+        """
         return 1.0
 
     @property
@@ -228,9 +233,7 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def message(self) -> tuple[Attribute | str | bool | None, ...]:
-        """
-        A key that two collectives have in common if they can travel in one message.
-        """
+        """A key that is equal for two collectives if they can travel in one message."""
         source = self.source.type
         return (
             self.name,
@@ -286,7 +289,7 @@ _Kind = TypeVar("_Kind", bound=CollectiveOp)
 def bucket_of(op: _Kind) -> list[_Kind]:
     """
     Returns the collectives that travel in one message with `op`, including `op`, in
-    program order. All of them have the class of `op`.
+    program order. All of these collectives have the same class.
     """
     kind, first = type(op), op
     while first.is_joined and isinstance(first.prev_op, kind):
@@ -333,8 +336,8 @@ def require_waits(arriving: SSAValue) -> None:
 
 def _repeat(op: Operation) -> FuncOp | None:
     """
-    Returns the function that an op calls if it has the attribute `torch.repeat`, else
-    None.
+    Returns the function that `op` calls if this function has the attribute
+    `torch.repeat`, else None.
     """
     if not isinstance(op, CallOp):
         return None

@@ -102,7 +102,8 @@ class InDistributedForm(CollectiveOp):
     def ending_dims(self, before: Layout, rank: int) -> list[int]:
         """
         Returns the dimensions of a tensor with layout `before` whose innermost axes are
-        exactly the axes of this op. Raises VerifyException if there are none.
+        exactly the axes of this op. Raises VerifyException if there is no such
+        dimension.
         """
         n = len(self.axis_names)
         dims = [
@@ -132,7 +133,8 @@ class InDistributedForm(CollectiveOp):
     def splits(self, layout: Layout, rank: int) -> list[Layout]:
         """
         Returns one layout per dimension: `layout` with the axes of this op appended to
-        that dimension. Run lengths are taken from the declared result.
+        that dimension. Whether a split is block-cyclic, and the length of its runs, is
+        taken from the declared result type.
         """
         after = layout_of(self.result)
         if after is None:

@@ -1,6 +1,6 @@
 """
-The kinds of collectives. A kind holds the facts that two ops have in common: the op of
-the distributed form and its counterpart of the per-rank form.
+The kinds of collectives. A kind holds the facts that an op of the distributed form and
+its counterpart of the per-rank form have in common.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ReduceScatter(CollectiveOp):
 
 class ExchangeKind(CollectiveOp):
     """
-    Base of collectives that move the split of a tensor to another dimension: one
-    dimension is gathered, and the other is split.
+    Base of collectives that move the split of a tensor to a different dimension. The
+    dimension that was split before is gathered.
     """
 
     TRAFFIC: ClassVar[Traffic | None] = Traffic("exchange", "all_to_all")
@@ -73,8 +73,8 @@ class ExchangeKind(CollectiveOp):
 
 class AllToAll(ExchangeKind):
     """
-    Exchanges parts of shards so that the devices split a tensor along another
-    dimension: one dimension is gathered, and the other is split.
+    Exchanges parts of shards so that the devices split a tensor along a different
+    dimension. The dimension that was split before is gathered.
     """
 
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
@@ -90,10 +90,10 @@ class RaggedAllToAll(ExchangeKind):
 
     - `rows`, `arriving`: for each row of the operand and of the result, the number of
       its expert within its shard, or -1 if the row is empty (see
-      `train.expert_places`). They are split like the operand and the result;
-    - `taken`: the number of rows of a group, over all shards, that are not empty. It
-      gives the amount of data if all devices get equally many tokens. Results do not
-      depend on it.
+      `train.expert_places`). The two tensors are split like the operand and the result;
+    - `taken`: the number of rows of a group, over all shards, that are not empty.
+      Estimates of the amount of data assume that all devices get equally many of these
+      rows. Results do not depend on `taken`.
     """
 
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True

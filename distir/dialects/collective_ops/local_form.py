@@ -49,9 +49,9 @@ class InLocalForm(CollectiveOp):
         **numbers: int | None,
     ):
         """
-        Makes a collective over `axes`. Properties that are None are absent. `numbers`
-        has `dim`, `run`, `split_dim`, `split_run`, `blocks`, `split_blocks`, `shift`
-        and `root`.
+        Makes a collective over `axes`. An argument that is None leaves its property
+        out. `numbers` holds the integer properties: `dim`, `run`, `split_dim`,
+        `split_run`, `blocks`, `split_blocks`, `shift` and `root`.
         """
         properties: dict[str, Attribute] = {
             "axes": ArrayAttr([StringAttr(a) for a in axes])
@@ -70,13 +70,16 @@ class InLocalForm(CollectiveOp):
     @property
     def group_size(self) -> int | None:
         """
-        The number of ranks that take part, or None if it is known only when the program
-        runs.
+        The number of ranks that take part, or None if this number is known only when
+        the program runs.
         """
         raise NotImplementedError
 
     def number(self, name: str) -> int | None:
-        """Returns the integer property `name`, or None if it is absent."""
+        """
+        Returns the integer property `name`, or None if the op does not have the
+        property.
+        """
         found = self.properties.get(name)
         return found.value.data if isinstance(found, IntegerAttr) else None
 
@@ -147,15 +150,16 @@ class InLocalForm(CollectiveOp):
 
 
 class Reducing(InLocalForm):
-    """Collectives with the property `reduction`: `sum`, `max` or `min`."""
+    """Base of collectives with the property `reduction`: `sum`, `max` or `min`."""
 
     reduction = prop_def(StringAttr)
 
 
 class AlongDimension(InLocalForm):
     """
-    Collectives of parts along one dimension. The property `dim` is this dimension.
-    `run` is the run length of the split; without it, the split is contiguous.
+    Base of collectives of parts along one dimension, `dim`. With `run`, the ranks get
+    the elements of this dimension in turn, `run` consecutive elements at a time.
+    Without `run`, each rank gets one contiguous part.
     """
 
     dim = prop_def(I64)
@@ -163,14 +167,14 @@ class AlongDimension(InLocalForm):
 
 
 class Gathering(AlongDimension):
-    """Collectives that gather the dimension `dim`."""
+    """Base of collectives that gather the dimension `dim`."""
 
     def sizes(self, shape: Sequence[int], ranks: int) -> Sequence[int]:
         return self.gathered(shape, ranks)
 
 
 class Splitting(AlongDimension):
-    """Collectives that split the dimension `dim`."""
+    """Base of collectives that split the dimension `dim`."""
 
     def sizes(self, shape: Sequence[int], ranks: int) -> Sequence[int]:
         return self.split(shape, ranks)
@@ -178,12 +182,13 @@ class Splitting(AlongDimension):
 
 class Exchanging(Gathering):
     """
-    Collectives that gather the dimension `dim` and split the dimension `split_dim`,
-    with the run length `split_run`.
+    Base of collectives that gather the dimension `dim` and split the dimension
+    `split_dim`. `run` and `split_run` are the numbers of consecutive elements that a
+    rank gets at a time.
 
-    If `blocks` is present, the dimension `dim` consists of so many equal blocks. Each
-    block holds the parts of equally many neighbouring ranks, in runs of length `run`.
-    `split_blocks` means the same for `split_dim`.
+    If `blocks` is present, it is the number of equal blocks of which the dimension
+    `dim` consists. Each block holds the parts of equally many neighbouring ranks, `run`
+    elements at a time. `split_blocks` means the same for `split_dim`.
     """
 
     blocks = opt_prop_def(I64)

@@ -61,8 +61,8 @@ class ReduceScatterOp(InDistributedForm, kinds.ReduceScatter):
 
 class _ExchangeOp(InDistributedForm, kinds.ExchangeKind):
     """
-    Base of the ops that move the split of a tensor to another dimension, with their
-    rule for layouts.
+    Base of the ops that move the split of a tensor to a different dimension. The class
+    defines the result layouts that such an op can produce.
     """
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -79,8 +79,8 @@ class _ExchangeOp(InDistributedForm, kinds.ExchangeKind):
 @irdl_op_definition
 class AllToAllOp(_ExchangeOp, kinds.AllToAll):
     """
-    Exchanges parts of shards so that the devices split a tensor along another
-    dimension: one dimension is gathered, and the other is split.
+    Exchanges parts of shards so that the devices split a tensor along a different
+    dimension. The dimension that was split before is gathered.
     """
 
     name = "collective.all_to_all"
@@ -96,10 +96,10 @@ class RaggedAllToAllOp(_ExchangeOp, kinds.RaggedAllToAll):
 
     - `rows`, `arriving`: for each row of the operand and of the result, the number of
       its expert within its shard, or -1 if the row is empty (see
-      `train.expert_places`). They are split like the operand and the result;
-    - `taken`: the number of rows of a group, over all shards, that are not empty. It
-      gives the amount of data if all devices get equally many tokens. Results do not
-      depend on it.
+      `train.expert_places`). The two tensors are split like the operand and the result;
+    - `taken`: the number of rows of a group, over all shards, that are not empty.
+      Estimates of the amount of data assume that all devices get equally many of these
+      rows. Results do not depend on `taken`.
     """
 
     name = "collective.ragged_all_to_all"

@@ -100,9 +100,9 @@ class _Transfer(IRDLOperation):
 @irdl_op_definition
 class SendToRankOp(_Transfer):
     """
-    Sends a local tensor to the global rank `peer` and waits until it has arrived
-    (per-rank form). With the unit attribute `dist.asynchronous`, this rank does not
-    wait.
+    Sends a local tensor to the global rank `peer` and waits until the tensor has
+    arrived (per-rank form). With the unit attribute `dist.asynchronous`, this rank does
+    not wait.
     """
 
     name = "collective.send"
@@ -144,8 +144,8 @@ class RecvFromRankOp(_Transfer):
 class WaitOp(_Transfer):
     """
     Waits until the tensor of an asynchronous receive or collective has arrived
-    (per-rank form). A function may also have returned this tensor while it was in
-    flight.
+    (per-rank form). The tensor may also be the result of a call that returned while the
+    tensor was in flight.
     """
 
     name = "collective.wait"

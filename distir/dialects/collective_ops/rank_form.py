@@ -1,8 +1,8 @@
 """
 Collectives of the program of one rank: shapes are local, and each op lists its group.
 
-Each op is the counterpart of the op of the same kind in a distributed program. Its
-attributes hold the facts that layouts give there.
+Each op is the counterpart of the op of the same kind in a distributed program. The
+attributes of an op hold the facts that layouts give in a distributed program.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from distir.dialects.collective_ops.local_form import (
 
 class _NumberOfRun(IRDLOperation):
     """
-    Base of ops that return a number as a tensor<i64>. The number is known only when the
-    program runs.
+    Base of ops that return a number, such as the number of ranks, as a tensor<i64>. The
+    number is known only when the program runs.
     """
 
     result = result_def(TensorType)

@@ -29,7 +29,8 @@ _AttrType = OpSchema.AttrType
 
 def decoded(value: Any) -> Any:
     """
-    Returns the value of an ONNX attribute with bytes decoded to text, also in lists.
+    Returns the value of an ONNX attribute with bytes decoded to text. In a list, each
+    element is decoded.
     """
     if isinstance(value, bytes):
         return value.decode()
@@ -65,7 +66,7 @@ def attribute_from_python(schema: OpSchema.Attribute, value: Any) -> Attribute:
 def attribute_to_python(attr: Attribute) -> Any:
     """
     Returns the value of an ONNX attribute, given as an xDSL attribute, as a Python
-    value. A type is returned as it is, and a tensor as a NumPy array.
+    value. A type is returned unchanged, and a tensor as a NumPy array.
     """
     match attr:
         case IntegerAttr() | FloatAttr():

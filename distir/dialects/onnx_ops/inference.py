@@ -150,7 +150,7 @@ def _type_name(element: int) -> str:
 def _tensor(type_: TypeProto) -> TypeProto.Tensor:
     """
     Returns the tensor type within a type: `type_` itself, or the type of the tensors in
-    a sequence or optional.
+    a sequence or in an optional value.
     """
     while (kind := type_.WhichOneof("value")) in ("sequence_type", "optional_type"):
         type_ = getattr(type_, kind).elem_type
@@ -177,7 +177,7 @@ def inferred_types(
 ) -> list[Attribute | None]:
     """
     Returns the types of an op's results, inferred from its operands' types and from the
-    operand values in `known`; None for a type that ONNX does not infer. Raises
+    operand values in `known`; an entry is None if ONNX does not infer the type. Raises
     VerifyException if the op cannot take such operands.
     """
     check_shapes(op, operand_types)
@@ -243,7 +243,8 @@ def _shown(types: Sequence[Attribute]) -> str:
 
 def contradicts(declared: Attribute, inferred: Attribute) -> bool:
     """
-    Whether no value can have both types. An unknown size or rank agrees with any other.
+    Whether no value can have both types. An unknown size agrees with every size, and an
+    unknown rank with every rank.
     """
     if isinstance(declared, UnrankedTensorType | TensorType) and isinstance(
         inferred, UnrankedTensorType | TensorType
@@ -317,8 +318,8 @@ def _reliable(
     """
     Returns the types of an op's results like `inferred_types`, except where ONNX's
     inference is wrong. For an Einsum, whose broadcasts ONNX refuses or infers wrongly,
-    all types are None; `check_shapes` checks it instead. For a Slice, whose sizes ONNX
-    miscounts with negative steps, all sizes are unknown.
+    all types are None; `check_shapes` checks the Einsum instead. For a Slice, whose
+    sizes ONNX miscounts with negative steps, all sizes are unknown.
     """
     if op.SCHEMA.name == "Einsum":
         check_shapes(op, operands)
@@ -332,7 +333,7 @@ def _reliable(
 
 def _small_constant(value: SSAValue) -> Attribute | None:
     """
-    Returns the constant that defines an operand. Returns None if the operand is no
+    Returns the constant that defines an operand. Returns None if the operand is not a
     constant, or has more than `KNOWN_SIZE` elements.
     """
     owner, type_ = value.owner, value.type
@@ -388,7 +389,8 @@ def _check_schema_types(op: OnnxOp) -> None:
 
 def _stand_ins(kind: str) -> list[str]:
     """
-    Returns the types that stand in for the type `kind` if a schema does not allow it.
+    Returns the types that inference uses in place of the type `kind` if a schema does
+    not allow `kind`.
     """
     pairs = [(_type_name(wide), _type_name(taken)) for wide, taken in _STAND_INS]
     return [kind.replace(wide, taken) for wide, taken in pairs if wide in kind]

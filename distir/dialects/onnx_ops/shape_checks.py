@@ -398,8 +398,9 @@ def _attention(shapes: Shapes) -> None:
 def _with_heads(shapes: Shapes, position: int, heads: str) -> Shape:
     """
     Returns the batch size, the number of heads, the length and the head size of the
-    queries, keys or values at `position`. If they have three dimensions, the attribute
-    `heads` gives the number of heads. Raises VerifyException if the shape does not fit.
+    queries, keys or values at `position`. If this operand has three dimensions, the
+    attribute `heads` gives the number of heads. Raises VerifyException if the shape
+    does not fit.
     """
     shape, first = shapes[position], shapes[0]
     if shape is None or first is None or len(shape) != len(first):

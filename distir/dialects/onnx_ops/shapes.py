@@ -94,8 +94,8 @@ class Shapes:
 
     def __getitem__(self, position: int) -> Shape | None:
         """
-        Returns the shape of the operand at schema position `position`, or None if it is
-        absent or its rank is unknown.
+        Returns the shape of the operand at schema position `position`, or None if the
+        operand is absent or its rank is unknown.
         """
         return self.operands[position] if position < len(self.operands) else None
 
@@ -112,7 +112,7 @@ class Shapes:
     def axis(self, rank: int, name: str = "axis") -> int:
         """
         Returns the axis in the attribute `name`, counted from 0, for a tensor of `rank`
-        dimensions. Raises VerifyException if it is out of range.
+        dimensions. Raises VerifyException if the axis is out of range.
         """
         axis = self.op.attribute(name)
         self.require(

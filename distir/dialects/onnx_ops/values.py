@@ -157,7 +157,8 @@ def onnx_element_type(type_: Attribute) -> int:
 def numpy_dtype(type_: Attribute) -> np.dtype[Any]:
     """
     Returns the NumPy dtype of an xDSL element type, from ml_dtypes if NumPy itself has
-    no such type. The place of elements (host or device) does not matter.
+    no such type. Whether the elements are in the memory of the host or of a device does
+    not matter.
     """
     if isinstance(type_, HostType):
         return numpy_dtype(type_.element)
@@ -226,8 +227,8 @@ def constant_attr(array: npt.NDArray[Any]) -> DenseIntOrFPElementsAttr | TensorA
 
 def constant_value(attr: Attribute) -> npt.NDArray[Any]:
     """
-    Returns the NumPy array that a constant attribute holds. Raises ValueError for other
-    attributes.
+    Returns the NumPy array that a constant attribute holds. Raises ValueError if `attr`
+    does not hold a constant.
     """
     if isinstance(attr, TensorAttr):
         return numpy_helper.to_array(TensorProto.FromString(attr.data))

@@ -155,7 +155,10 @@ class SoftmaxFamilyGradOp(FormulaOp):
 
 @irdl_op_definition
 class SoftmaxGradOp(SoftmaxFamilyGradOp):
-    """The gradient of y = softmax(x): dx = y * (dy - sum(dy * y) along axis)."""
+    """
+    The gradient of y = softmax(x): dx = y * (dy - sum(dy * y)), with the sum along
+    `axis`.
+    """
 
     name = "train.softmax_grad"
     GRADIENT_OF: ClassVar[str] = "Softmax"
@@ -170,7 +173,10 @@ class SoftmaxGradOp(SoftmaxFamilyGradOp):
 
 @irdl_op_definition
 class LogSoftmaxGradOp(SoftmaxFamilyGradOp):
-    """The gradient of y = log(softmax(x)): dx = dy - exp(y) * sum(dy along axis)."""
+    """
+    The gradient of y = log(softmax(x)): dx = dy - exp(y) * sum(dy), with the sum along
+    `axis`.
+    """
 
     name = "train.log_softmax_grad"
     GRADIENT_OF: ClassVar[str] = "LogSoftmax"

@@ -97,7 +97,8 @@ class FusedAttentionOp(TrainOp):
     @property
     def run_length(self) -> int | None:
         """
-        The number of positions in a run of a block; None if blocks are contiguous.
+        With `run`, the number of consecutive positions that a block gets at a time;
+        None if blocks are contiguous.
         """
         return None if self.run is None else self.run.value.data
 
@@ -211,7 +212,7 @@ class FusedAttentionOp(TrainOp):
     def check_result(self, name: str, y: SSAValue) -> None:
         """
         Raises VerifyException unless `y` has the shape and element type of the
-        attention's result. `name` is its name in the message.
+        attention's result. `name` is the value's name in the message.
         """
         sizes = self.sizes
         check_element_type(self, name, y, element_type(self.q))
@@ -229,8 +230,8 @@ class FusedAttentionOp(TrainOp):
 @irdl_op_definition
 class AttentionOp(FusedAttentionOp):
     """
-    Fused attention: y = P v with P = softmax(cap(scale * q k') + mask). It computes the
-    same as `onnx.Attention`. `FusedAttentionOp` gives the shapes. The second result
+    Fused attention: y = P v with P = softmax(cap(scale * q k') + mask). The op computes
+    the same as `onnx.Attention`. `FusedAttentionOp` gives the shapes. The second result
     lets the gradient recompute P without another softmax:
 
         logsumexp: log(sum(exp(cap(scale * q k') + mask)) along keys), 0 for a query that
@@ -339,7 +340,7 @@ class CausalAttentionOp(FusedAttentionOp):
 
     - `step`: used if `blocks` blocks of keys travel around a ring: the number of
       devices that the keys have moved away from the queries of the same positions. The
-      simulator derives the amount of work from it. Results depend on the positions
+      simulator derives the amount of work from `step`. Results depend on the positions
       alone.
     """
 
@@ -416,7 +417,8 @@ class PlacedAttentionGradOp(FusedAttentionGradOp, CausalAttentionOp):
     """
     The gradient of `train.placed_attention`, with the formulas of
     `train.attention_grad`. `y` and `logsumexp` may come from attention over more keys
-    than the op's own. Then `dq` is the term of the op's keys in the sum over all keys.
+    than the op's own. In this case, `dq` is only the term that the op's own keys
+    contribute to the gradient of the queries.
     """
 
     name = "train.placed_attention_grad"
@@ -425,7 +427,8 @@ class PlacedAttentionGradOp(FusedAttentionGradOp, CausalAttentionOp):
 @irdl_op_definition
 class MergeAttentionOp(TrainOp):
     """
-    Merges attention over some keys with attention over other keys (online softmax):
+    Merges attention over one set of keys with attention over another set of keys
+    (online softmax):
 
         logsumexp = log(exp(logsumexp_a) + exp(logsumexp_b))
         y = exp(logsumexp_a - logsumexp) y_a + exp(logsumexp_b - logsumexp) y_b

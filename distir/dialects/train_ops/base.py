@@ -102,9 +102,9 @@ Properties = Mapping[str, Attribute | None]
 
 class TrainOp(IRDLOperation, OpFacts):
     """
-    Base of the ops of a training step. Unless an op defines otherwise, it has no side
-    effects, and is printed as operands, attributes, and the types of operands and
-    results.
+    Base of the ops of a training step. Unless its class defines something else, an op
+    has no side effects, and is printed as operands, attributes, and the types of
+    operands and results.
     """
 
     irdl_options = (ParsePropInAttrDict(),)
@@ -123,9 +123,9 @@ class TrainOp(IRDLOperation, OpFacts):
         Makes an op from its operands in order and from properties by name.
 
         Optional operands and lists may be left out at the end. Properties are
-        attributes or Python values; None and False stand for absent properties. Types
-        of results are given under the results' names, or derived from operands. None
-        leaves out an optional result.
+        attributes or Python values; None and False stand for absent properties. The
+        type of a result is given under the result's name, or derived from the operands.
+        The type None leaves out an optional result.
         """
         definition = self.get_irdl_definition()
         names = [name for name, _ in definition.operands]
@@ -171,10 +171,11 @@ class FormulaOp(TrainOp):
     """
     Base of ops whose meaning is a formula.
 
-    The formula is a static method. It takes operands as expressions and properties as
-    Python values, by name, and returns the expression of each result. It names only the
-    arguments that it needs. Parameters for operands and properties that an op does not
-    have keep their defaults. Optional results come last.
+    The formula is a static method. This method takes operands as expressions and
+    properties as Python values, by name, and returns the expression of each result. Its
+    parameters are only the operands and properties that the formula needs. If an op
+    lacks an optional operand or property, the formula's parameter of this name keeps
+    its default. Optional results come last.
 
     The types of results, the values on arrays and the sharding rule follow from the
     formula. Requirements on operand types are checked by each op's class.
@@ -210,8 +211,8 @@ class FormulaOp(TrainOp):
         cls, operands: dict[str, Any], properties: dict[str, Any]
     ) -> dict[str, Any]:
         """
-        Returns the arguments that the formula may take, by name: expressions of
-        operands, and properties as Python values.
+        Returns all arguments that the formula may take, by name: operands as
+        expressions, and properties as Python values.
         """
         return operands | properties
 
@@ -323,7 +324,7 @@ def _python_value(value: Attribute) -> Any:
 def _attribute(value: Any, constraint: object) -> Attribute | None:
     """
     Returns the attribute for a property with the given constraint, from a Python value
-    or an attribute. Returns None for None and False.
+    or an attribute. Returns None, for an absent property, if `value` is None or False.
     """
     match value:
         case None | False:

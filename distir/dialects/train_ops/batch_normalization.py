@@ -33,7 +33,10 @@ def _per_channel(value: Expr, x: Expr) -> Expr:
 
 
 def _over(x: Expr) -> tuple[int, ...]:
-    """Returns the dimensions of batch and space of `x` [batch, channels, *space]."""
+    """
+    Returns the indices of the batch dimension and the spatial dimensions of `x` [batch,
+    channels, *space].
+    """
     return 0, *range(2, len(x.shape))
 
 
@@ -42,7 +45,7 @@ def _inverse_root(variance: Expr, x: Expr, epsilon: float) -> Expr:
 
 
 class BatchNormOp(FormulaOp):
-    """Base of the ops of batch normalisation. It verifies their operands."""
+    """Base of the ops of batch normalisation. The class verifies their operands."""
 
     TORCH_MODULE: ClassVar[str] = "batch_norm_gradients"
 
@@ -214,9 +217,9 @@ class BatchNormInputGradOp(BatchNormOp):
 class GhostNormOp(FormulaOp):
     """
     Base of ghost batch normalisation ("Train longer, generalize better", 2017) and its
-    gradient. It normalises each part of the batch with the part's own statistics. The
-    samples of `x` form `groups` parts of equal size, one after the other. Each
-    statistic is [groups, channels].
+    gradient. Ghost batch normalisation normalises each part of the batch with the
+    part's own statistics. The samples of `x` form `groups` parts of equal size, one
+    after the other. Each statistic is [groups, channels].
     """
 
     TORCH_MODULE: ClassVar[str] = "batch_norm_gradients"
@@ -251,8 +254,8 @@ class GhostNormOp(FormulaOp):
 
 def _over_part(parts: Expr) -> tuple[int, ...]:
     """
-    Returns the dimensions of samples and space of `parts` [groups, samples, channels,
-    *space].
+    Returns the indices of the sample dimension and the spatial dimensions of `parts`
+    [groups, samples, channels, *space].
     """
     return 1, *range(3, len(parts.shape))
 
@@ -270,8 +273,8 @@ class GhostBatchNormOp(GhostNormOp):
     """
     Ghost batch normalisation: y = n * scale + bias, with n = (x - mean) * inverse.
     `mean` and `inverse` = 1 / sqrt(var(x) + epsilon) are statistics of each channel in
-    each part of the batch. PyTorch computes the same where each micro-batch and device
-    uses the statistics of its own samples.
+    each part of the batch. PyTorch computes the same if each device uses the statistics
+    of its own samples of each micro-batch.
     """
 
     name = "train.ghost_batch_norm"

@@ -53,7 +53,7 @@ def check_type(op: Operation, name: str, value: SSAValue, expected: TensorType) 
 def checked_axis(op: Operation, axis: int, rank: int) -> int:
     """
     Returns `axis`, which may be negative, as an index counted from 0. Raises
-    VerifyException if it is outside of `rank` dimensions.
+    VerifyException if the axis does not exist in a tensor of `rank` dimensions.
     """
     if not -rank <= axis < rank:
         raise VerifyException(

@@ -138,8 +138,8 @@ class ConvGradOp(WindowsOp):
 @irdl_op_definition
 class ConvGradInputOp(ConvGradOp):
     """
-    The gradient of `onnx.Conv` with respect to its input. It takes `dy` `[N, M, ...]`
-    and `weight` `[M, C / group, ...]`, and returns `dx` `[N, C, ...]`.
+    The gradient of `onnx.Conv` with respect to its input. The op takes `dy` `[N, M,
+    ...]` and `weight` `[M, C / group, ...]`, and returns `dx` `[N, C, ...]`.
     """
 
     name = "train.conv_grad_input"
@@ -159,8 +159,8 @@ class ConvGradInputOp(ConvGradOp):
 @irdl_op_definition
 class ConvGradWeightOp(ConvGradOp):
     """
-    The gradient of `onnx.Conv` with respect to its weights, summed over the batch. It
-    takes `x` `[N, C, ...]` and `dy` `[N, M, ...]`, and returns `dweight` `[M, C /
+    The gradient of `onnx.Conv` with respect to its weights, summed over the batch. The
+    op takes `x` `[N, C, ...]` and `dy` `[N, M, ...]`, and returns `dweight` `[M, C /
     group, ...]`.
     """
 
@@ -193,7 +193,8 @@ class PoolGradOp(WindowsOp):
 
     def _verify(self, x: SSAValue, dy: SSAValue) -> None:
         """
-        Raises VerifyException unless `dy` fits `x`, which is the input or its gradient.
+        Raises VerifyException unless the sizes of `dy` fit those of `x`, the pooling's
+        input or the gradient of this input.
         """
         check_float(self, "dy", dy)
         self._verify_windows(x, dy, self.kernel, ceil=True)
@@ -227,8 +228,8 @@ class MaxPoolGradOp(PoolGradOp):
 class AveragePoolGradOp(PoolGradOp):
     """
     The gradient of `onnx.AveragePool`. Each element of `dy` is divided by the number of
-    elements of its window and added to each of them. With `count_include_pad`, padding
-    counts as elements.
+    elements of its window, and the quotient is added to each of these elements. With
+    `count_include_pad`, padding counts as elements.
     """
 
     name = "train.average_pool_grad"

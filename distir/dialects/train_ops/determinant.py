@@ -33,8 +33,8 @@ def _check_matrices(op: TrainOp, x: SSAValue) -> None:
 class SlogdetOp(TrainOp):
     """
     The signs of the determinants of the matrices `x` [..., n, n], and the logarithms of
-    their absolute values, both [...]. For a singular matrix, the sign is 0 and the
-    logarithm minus infinity.
+    the absolute values of the determinants. Both results are [...]. For a singular
+    matrix, the sign is 0 and the logarithm is minus infinity.
     """
 
     name = "train.slogdet"

@@ -119,8 +119,8 @@ class DrawingOp(TrainOp):
     @property
     def parts(self) -> tuple[Split, ...]:
         """
-        The splits of the tensor, one for each operand of `coordinates`, which is this
-        device's position in the split.
+        The splits of the tensor, one for each operand of `coordinates`. The operand
+        holds this device's position in the split.
         """
         return splits_of(self.splits)
 
@@ -179,7 +179,7 @@ class DropoutOp(DrawingOp):
 
     - `mask`: an optional second result, one boolean per element: whether the element is
       kept. The gradient then uses the mask (`train.dropout_grad`) instead of drawing
-      numbers again. This costs a byte of memory per element and saves work.
+      numbers again. The mask costs a byte of memory per element and saves work.
     """
 
     name = "train.dropout"
@@ -276,7 +276,7 @@ class DroppedAttentionBase(FusedAttentionOp, DrawingOp):
     """
     Base of attention with dropout on its probabilities, and of its gradient. The
     probabilities P [batch, query heads, queries, keys] are defined in
-    `FusedAttentionOp`; `DrawingOp` defines which of them are kept.
+    `FusedAttentionOp`; `DrawingOp` defines which probabilities are kept.
     """
 
     irdl_options = (

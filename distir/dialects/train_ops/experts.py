@@ -5,8 +5,8 @@ to these rows and back, and products of each row with the matrix of its expert.
 Rows are the dimensions [shards, groups, places] of a tensor. Each shard has the same
 number of consecutive experts. The tokens of a group have a fixed number of places in
 each shard. Devices that split the shards hold different experts. An empty place costs
-memory but no products. There is no empty place and no dropped token with one shard and
-groups of one token, if a token has as many places as it chooses experts.
+memory but no products. No place is empty and no token is dropped if there is one shard,
+each group is one token, and a token has as many places as it chooses experts.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def _check_experts(op: TrainOp, experts: int, shards: int) -> None:
 
 
 def _check_imbalance(op: TrainOp, imbalance: FloatAttr | None) -> None:
-    """Raises VerifyException if an assumed imbalance is below 1."""
+    """
+    Raises VerifyException if the assumed imbalance, the load of the busiest device as a
+    multiple of the mean load, is below 1.
+    """
     if imbalance is not None and not imbalance.value.data >= 1:
         raise VerifyException(
             f"{op.name}: the busiest device has at least the mean load, so an imbalance of "
@@ -91,8 +94,8 @@ class ExpertPlacesOp(TrainOp):
     - `rows` [shards, groups, places]: the number of the row's expert within its shard;
       -1 for an empty place;
     - `imbalance`: the assumed load of the busiest device, as a multiple of the mean
-      load (`EXPECTED_IMBALANCE` if absent). It determines estimates of time and memory.
-      Results do not depend on it.
+      load (`EXPECTED_IMBALANCE` if absent). Estimates of time and memory depend on
+      `imbalance`, results do not.
     """
 
     name = "train.expert_places"
@@ -110,8 +113,8 @@ class ExpertPlacesOp(TrainOp):
     @property
     def is_dropless(self) -> bool:
         """
-        Whether each expert takes all tokens of a group that choose it, so that no token
-        is dropped.
+        Whether no token is dropped, because each expert takes all tokens of a group
+        that choose the expert.
         """
         return self.capacity.value.data >= shape_of(self.ids)[1]
 
@@ -142,8 +145,8 @@ class ExpertPlacesOp(TrainOp):
 class RoutedRowsOp(TrainOp):
     """
     Base of ops that move tokens to the rows of experts and back. `slots` and `rows` are
-    results of `train.expert_places`. `weights`, one for each choice of each token, is
-    optional.
+    results of `train.expert_places`. The operand `weights`, with one number for each
+    choice of each token, is optional.
     """
 
     COST_CLASS: ClassVar[str] = "gather"
@@ -191,7 +194,7 @@ class CombineOp(RoutedRowsOp):
     Sums, for each token, the rows of its choices, each times its weight if there are
     `weights`. Dropped choices add nothing. `x` is [shards, groups, places, width], and
     `result` is [groups, tokens, width]. The op is the transpose of `train.dispatch` and
-    has the same operands; it does not use the values of `rows`.
+    has the same operands; the op does not use the values of `rows`.
     """
 
     name = "train.combine"
@@ -267,12 +270,12 @@ class GroupedOp(TrainOp):
 
     - `rows`: the number of each row's expert within its shard; -1 for empty rows;
     - `transposed`: matrices are [output, input] instead of [input, output];
-    - `taken`: the number of rows of a group, over all shards, that are not empty; all
-      if absent. It determines the estimated work. Results do not depend on it;
+    - `taken`: the number of rows of a group, over all shards, that are not empty; if
+      absent, all rows count. The estimated work depends on `taken`, results do not;
     - `imbalance`: only if no token is dropped, and the shards may be on different
       devices: the assumed load of the busiest device, as of `train.expert_places`.
-      Estimates of time and memory count only the rows of this load; without it, they
-      count all rows.
+      Estimates of time and memory then count only the rows of this load; without
+      `imbalance`, the estimates count all rows.
     """
 
     rows = operand_def(TensorType)

@@ -31,7 +31,7 @@ def blocks_attribute(parts: Sequence[Split]) -> ArrayAttr[DenseArrayBase[Any]]:
 class _FlatteningOp(TrainOp):
     """
     Base of `train.flatten` and its inverse. `blocks` lists the splits that cut the
-    tensor into blocks before the op flattens it.
+    tensor into blocks before it is flattened.
     """
 
     IS_FRESH: ClassVar[bool] = False

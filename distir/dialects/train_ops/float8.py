@@ -58,7 +58,7 @@ class Float8LinearOp(TrainOp):
     `a` `[..., m, k]` is multiplied by its scale and rounded to `a_format`, and `b` `[k,
     n]` to `b_format`. `scaling` is one of `SCALINGS`. Operands and result have the
     model's precision. The pass `expand-float8` replaces this op with its parts before
-    gradients are taken. The op itself cannot be split.
+    gradients are taken. Devices cannot split the op itself.
     """
 
     name = "train.float8_linear"
@@ -90,9 +90,9 @@ class Float8LinearOp(TrainOp):
 class Float8ScaleOp(TrainOp):
     """
     The factor that makes `x` fill the range of a format: the format's largest finite
-    value divided by the largest magnitude in `x` (at least 1e-12). Without `axis` it is
-    a scalar. With `axis`, there is one scale per row along `axis`, which then has size
-    1. The scale of a whole tensor is the smallest of the scales of its parts.
+    value divided by the largest magnitude in `x` (at least 1e-12). Without `axis` the
+    result is a scalar. With `axis`, there is one scale per row along `axis`, which then
+    has size 1. The scale of a whole tensor is the smallest of the scales of its parts.
     """
 
     name = "train.float8_scale"
@@ -218,7 +218,10 @@ def float8_linear(
 
 
 def is_scale(op: Operation) -> bool:
-    """Whether an op finds a scale of 8-bit floats, or reduces one over devices."""
+    """
+    Whether an op computes a scale of 8-bit floats, or reduces such a scale over
+    devices.
+    """
     owner: Operation | Block = op
     while isinstance(owner, Operation) and owner.name.startswith("collective."):
         owner = owner.operands[0].owner

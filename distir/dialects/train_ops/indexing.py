@@ -35,8 +35,8 @@ class GatherGradOp(TrainOp):
     rows, ...after]`. Indices are in `-rows .. rows-1`; negative ones count from the
     end.
 
-    If `data` is given, the rows are split like the rows of `data`, whose values are not
-    used.
+    If `data` is given, the rows are split like the rows of `data`. The values of `data`
+    are not used.
     """
 
     name = "train.gather_grad"
@@ -138,8 +138,8 @@ class ScatterSumOp(TrainOp):
 def adds_by_row(look_ups: GatherGradOp) -> bool:
     """
     Whether the gradient of a look-up can be added to another tensor row by row, without
-    a tensor of its own. This needs look-ups along dimension 0. It is false for 16-bit
-    elements, because each addition would be rounded.
+    a tensor of its own. This needs look-ups along dimension 0. The result is False for
+    16-bit elements, because each addition would be rounded.
     """
     element = element_type(look_ups.ddata)
     return look_ups.dimension == 0 and isinstance(element, Float32Type | Float64Type)

@@ -94,7 +94,8 @@ def _classes(labels: Expr, ignore_index: int | None) -> Expr:
 class LabelLossOp(FormulaOp):
     """
     Base of losses of integer labels and of their gradients. These ops have an operand
-    `labels`, a divisor, and a label `ignore_index` that does not count.
+    `labels`, a divisor, and a label `ignore_index`. Positions with this label do not
+    count.
     """
 
     TORCH: ClassVar[str] = "{op}({*}, {op.factor}, {op.ignored})"
@@ -214,8 +215,8 @@ class CtcOp(TrainOp):
     """
     Base of the CTC loss and its gradient. `log_probs` [steps, samples, classes] are
     log-probabilities, and `targets` [samples, labels] are classes. `steps` and `labels`
-    [samples] give the number of valid steps and labels of each sample; the rest is
-    ignored. `blank` is the class for no label.
+    [samples] give the number of valid steps and labels of each sample; all further
+    steps and labels are ignored. `blank` is the class that stands for "no label".
     """
 
     TORCH: ClassVar[str] = (
@@ -255,8 +256,8 @@ class CtcOp(TrainOp):
 class CtcLossOp(CtcOp):
     """
     The connectionist temporal classification loss of each sample (Graves et al. 2006):
-    minus the logarithm of the total probability of all alignments of its labels with
-    its steps. If there is no alignment, the loss is infinite, or 0 with
+    minus the logarithm of the total probability of all alignments of the sample's
+    labels with its steps. If no alignment exists, the loss is infinite, or 0 with
     `zero_infinity`.
     """
 
@@ -430,10 +431,10 @@ class CrossEntropySumOp(LabelLossOp):
 @irdl_op_definition
 class CrossEntropyPartGradOp(LabelLossOp):
     """
-    The gradient of `train.cross_entropy` for some of the classes: `dlogits[i, v] =
-    dloss / divisor * (exp(logits[i, v] - maximum[i]) / total[i] - (v == labels[i]))`,
-    and 0 where the label is `ignore_index`. A label outside of `0 .. V-1` belongs to a
-    class that another device holds.
+    The gradient of `train.cross_entropy` for the classes that a device holds:
+    `dlogits[i, v] = dloss / divisor * (exp(logits[i, v] - maximum[i]) / total[i] - (v
+    == labels[i]))`, and 0 where the label is `ignore_index`. A label outside of `0 ..
+    V-1` belongs to a class that another device holds.
     """
 
     name = "train.cross_entropy_part_grad"

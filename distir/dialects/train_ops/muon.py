@@ -67,7 +67,7 @@ class OrthogonalizeOp(TrainOp):
     """
     The matrices `x` [..., m, n] with singular values near 1, by `steps` steps of a
     Newton-Schulz iteration. Each matrix is first divided by its Frobenius norm, or by
-    `epsilon` if that is larger. A matrix with more rows than columns is transposed
+    `epsilon` if `epsilon` is larger. A matrix with more rows than columns is transposed
     before the iteration and after it. Each step computes, with G = X transpose(X),
 
         X = a X + (b G + c G G) X

@@ -1,4 +1,7 @@
-"""Ops that keep activations in the host's memory between forward and backward."""
+"""
+Ops that keep activations in the host's memory between the forward pass and the backward
+pass.
+"""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ class OpaqueBase(TrainOp):
     @property
     def random_key(self) -> tuple[int, int] | None:
         """
-        The seed and the stream of the module's random numbers, or None if the op has
-        none.
+        The seed and the stream of the module's random numbers. The result is None if
+        the op has no seed.
         """
         if self.seed is None or self.stream is None:
             return None

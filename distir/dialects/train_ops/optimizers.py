@@ -158,8 +158,8 @@ class UpdateOp(FormulaOp):
     @property
     def tensors(self) -> Sequence[SSAValue]:
         """
-        The operands that have the parameter's shape: the parameter, its gradient, its
-        states.
+        The operands that have the parameter's shape: the parameter, its gradient and
+        its states.
         """
         return self.own_operands
 
@@ -355,9 +355,9 @@ def adam_moments(
     epsilon: float,
 ) -> tuple[Expr, Expr, Expr]:
     """
-    Returns the new means of gradients and of their squares, and the denominator of a
-    step of Adam, which corrects the bias of the second mean. `time` is the number of
-    the step, from 1.
+    Returns the new mean of gradients, the new mean of their squares, and the
+    denominator of a step of Adam. The denominator corrects the bias of the second mean.
+    `time` is the number of the step, from 1.
     """
     exp_avg = exp_avg + (1 - beta1) * (gradient - exp_avg)
     exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * gradient * gradient
@@ -368,8 +368,8 @@ def adam_moments(
 class AdamFamilyOp(UpdateOp):
     """
     Base of Adam and AdamW. `step` is the number of steps done so far, and `t = step +
-    1`. The subclasses define `g`, the gradient with weight decay. The last line gives
-    the new parameter.
+    1`. The subclasses define `g`, the gradient with weight decay. The last formula
+    gives the new parameter.
 
     - `exp_avg = beta1 * exp_avg + (1 - beta1) * g`
     - `exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * g * g`

@@ -65,9 +65,10 @@ class PagedOp(TrainOp):
 
     The sequences are divided over the pools evenly and in order. Token n of sequence b
     is in slot n % page size of page table[b, n // page size] of its pool. A row of the
-    table thus names pages of one pool only, and a split of pools splits sequences with
-    them. A negative entry of the table is no page: the op writes nothing to it, and
-    reads page 0 in its place, so that a mask must hide these tokens.
+    table thus names pages of one pool only, and devices that split the pools also split
+    the sequences. A negative entry of the table does not name a page: an op writes
+    nothing for this entry, and reads page 0 in its place, so a mask must hide the
+    tokens that are read.
     """
 
     POOL: ClassVar[tuple[str, ...]] = ("pools", "pages", "heads", "page size", "width")
@@ -102,11 +103,11 @@ class PagedOp(TrainOp):
 class PagedWriteOp(PagedOp):
     """
     Writes new tokens to the pages of their sequences. `new` is [batch, heads, tokens,
-    width]; its token t of sequence b is token first[b] + t of the sequence. `first` is
-    [batch], i64. Tokens with a negative number, which are padding, and tokens without a
-    page are not written. Two sequences must not write to the same page. Without the
-    dimension of widths, in `pool` and `new`, each head has one number per token, such as
-    the scale of a row of 8 bits.
+    width]; token t of `new` for sequence b is token first[b] + t of this sequence.
+    `first` is [batch], i64. Tokens with a negative number, which are padding, and
+    tokens without a page are not written. Two sequences must not write to the same
+    page. Without the dimension of widths, in `pool` and `new`, each head has one number
+    per token, such as the scale of a row of 8 bits.
     """
 
     name = "train.paged_write"

@@ -1,7 +1,7 @@
 """
-Tensors of 8-bit numbers in which each row, along the last dimension, has a scale, and of
-4-bit numbers in which each group of a row has one. Caches of inference (8 bits) and
-matrices of experts can have this form.
+Tensors of 8-bit or 4-bit numbers with scales. A tensor of 8-bit numbers has one scale
+for each row along the last dimension. A tensor of 4-bit numbers has one scale for each
+group of a row. Caches of inference (8 bits) and matrices of experts can have this form.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class DequantizeRowsOp(_RowsOp):
     Converts rows of 8-bit numbers back: `x` [..., k] is `quantized` [..., k] times
     `scale` [...].
 
-    Products and attention can convert while they read. If all users of `x` are such
-    ops, estimates of time and memory count only the 8-bit numbers that they read, not
-    the conversion or `x`.
+    Products and attention can convert the rows while they read them. If all users of
+    `x` are products or attention, estimates of time and memory count only the 8-bit
+    numbers that they read, not the conversion or `x`.
     """
 
     name = "train.dequantize_rows"
@@ -93,13 +93,13 @@ class DequantizeRowsOp(_RowsOp):
 class DequantizeGroupsOp(TrainOp):
     """
     The numbers `x` [..., k] that weights of 4 bits stand for, in groups that share a
-    scale and a zero point: x[..., i] = (q[..., i] - zero[..., g]) * scale[..., g], where
-    number i of a row is in group g = i // (k / groups).
+    scale and a zero point: x[..., i] = (q[..., i] - zero[..., g]) * scale[..., g],
+    where number i of a row is in group g = i // (k / groups).
 
-    `quantized` [..., k / 2] packs two neighbouring numbers into a byte, the first one in
-    the lower half. `scale` [..., groups] has the type of `x`, and `zero` [..., groups]
-    numbers from 0 to 15 in bytes. Estimates count the conversion as those of
-    `train.dequantize_rows`.
+    `quantized` [..., k / 2] packs two neighbouring numbers into a byte, the first one
+    in the lower half. `scale` [..., groups] has the type of `x`, and `zero` [...,
+    groups] holds numbers from 0 to 15 in bytes. Estimates of time and memory treat this
+    conversion like `train.dequantize_rows`.
     """
 
     name = "train.dequantize_groups"

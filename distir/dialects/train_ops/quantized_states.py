@@ -65,7 +65,8 @@ def _scales_type(shape: tuple[int, ...], block: int) -> TensorType[Any]:
 
 class _QuantizedOp(TrainOp):
     """
-    Base of conversions to and from codes. `block` is the number of elements of a block.
+    Base of conversions between a state and its codes. `block` is the number of elements
+    that share a scale.
     """
 
     FACTORS: ClassVar[str] = ""
@@ -91,9 +92,9 @@ class QuantizeStateOp(_QuantizedOp):
     """
     Converts a state [..., n] to codes [..., n] and scales [..., n / block]. A code
     stands for one of 256 numbers between -1 and 1, or without `signed` between 0 and 1
-    (`code_values`). An element is about the number of its code times the scale of its
-    block. The scale of a block is the block's largest absolute value, and each element
-    gets the nearest code.
+    (`code_values`). An element is approximately the number that its code stands for,
+    times the scale of its block. The scale of a block is the block's largest absolute
+    value, and each element gets the nearest code.
     """
 
     name = "train.quantize_state"
@@ -124,7 +125,7 @@ class QuantizeStateOp(_QuantizedOp):
 class DequantizeStateOp(_QuantizedOp):
     """
     Converts codes [..., n] and scales [..., n / block] back to a state [..., n]: the
-    number of each code times the scale of its block.
+    number that each code stands for, times the scale of the code's block.
     """
 
     name = "train.dequantize_state"

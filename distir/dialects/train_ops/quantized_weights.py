@@ -85,9 +85,9 @@ class GroupQuantizedLinearOp(TrainOp):
     row n is in group g = i // (k / groups).
 
     `x` is `[..., m, k]`. `weight` `[n, k / 2]` packs two neighbouring weights into a
-    byte, the first one in the lower half. `scale` `[n, groups]` has the type of `x`, and
-    `zero` `[n, groups]` numbers from 0 to 15 in bytes. Products are computed in the type
-    of `x`.
+    byte, the first one in the lower half. `scale` `[n, groups]` has the type of `x`,
+    and `zero` `[n, groups]` holds numbers from 0 to 15 in bytes. Products are computed
+    in the type of `x`.
     """
 
     name = "train.group_quantized_linear"

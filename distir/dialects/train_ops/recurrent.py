@@ -38,7 +38,7 @@ DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 class RecurrentOp(TrainOp):
     """
-    Base of recurrent layers and of their gradients. It checks their operands and
+    Base of recurrent layers and of their gradients. The class checks their operands and
     results.
     """
 
@@ -68,8 +68,8 @@ class RecurrentOp(TrainOp):
         """
         Raises VerifyException unless the values of the layer fit each other. `others`
         holds the values besides x, w and r, each with a text for its kind: a bias "b",
-        a state "h" or outputs "y". After a space, the text may give the value's name in
-        messages.
+        a state "h" or outputs "y". A second word in the text, if any, is the value's
+        name in messages.
         """
         x, direction = self.x, self.direction.data
         check_float(self, "x", x)
@@ -106,9 +106,9 @@ class RecurrentGradOp(RecurrentOp):
     Base of the gradients of `onnx.RNN`, `onnx.GRU` and `onnx.LSTM` with tanh and
     sigmoid activations.
 
-    The op takes the gradients of all outputs (`dy`) and of the last states. It returns
-    the gradients of the input, the weights, the biases and the initial states. It
-    recomputes the forward pass. Gates are in ONNX's order. For T steps, batch B, D
+    The op takes the gradients of all outputs (`dy`) and of the last states. The op
+    returns the gradients of the input, the weights, the biases and the initial states,
+    and recomputes the forward pass. Gates are in ONNX's order. For T steps, batch B, D
     directions, H hidden features and G gates, the shapes are
 
         x: [T, B, features]        y: [T, D, B, H]        h: [D, B, H]
@@ -144,7 +144,9 @@ class RecurrentGradOp(RecurrentOp):
 
     @property
     def features(self) -> int:
-        """The number of hidden features. The weights hold the gates of all of them."""
+        """
+        The number of hidden features. The weights hold the gates of all these features.
+        """
         return shape_of(self.r)[2]
 
     def verify_(self) -> None:
@@ -190,7 +192,8 @@ class GruGradOp(GruGradBase):
 
 class LstmGradBase(RecurrentGradOp):
     """
-    Base of the gradients of long short-term memory. The cells `c` are its second state.
+    Base of the gradients of long short-term memory. The cells `c` are the layer's
+    second state, besides `h`.
     """
 
     GATES: ClassVar[int] = 4
@@ -220,8 +223,8 @@ class LstmGradOp(LstmGradBase):
 
 class Exchange(NamedTuple):
     """
-    Collectives of one kind; `times` is their number. Each collective works on a state
-    with all hidden features.
+    Collectives of one kind that a recurrent layer runs; `times` is the number of
+    collectives. Each collective works on a state with all hidden features.
     """
 
     kind: Literal["all_gather", "reduce_scatter", "all_to_all"]
@@ -239,9 +242,10 @@ class GatheredOp(RecurrentOp):
     layer take their steps together, and exchange their states together. In the backward
     pass, each step also sums and scatters the gradient of the gathered state.
 
-    The communication is not an op of its own. In the distributed form, layouts
-    determine its `axes`. In the per-rank form, whose types are local, the op names the
-    axes; `run` is the run length if features are split in runs.
+    The program has no separate op for this communication. In the distributed form,
+    layouts determine its `axes`. In the per-rank form, whose types are local, the op
+    names the axes; with `run`, the devices get the features in turn, `run` consecutive
+    features at a time.
     """
 
     axes = opt_prop_def(ArrayAttr[StringAttr])
@@ -270,7 +274,10 @@ class GatheredOp(RecurrentOp):
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The collectives among the devices that hold different hidden features."""
+        """
+        The collectives by which devices exchange states if they hold different hidden
+        features.
+        """
         raise NotImplementedError
 
     @property
@@ -298,9 +305,9 @@ class GatheredLayerOp(GatheredOp):
     """
     Base of the recurrent layers whose hidden features can be split.
 
-    `start` holds the first states, all of the layer's states or none; without them,
-    states start as zeros. `last` holds the last states that are requested. Shapes are
-    as in the gradients (`train.lstm_grad`). Gates are in ONNX's order.
+    `start` holds the initial value of each state of the layer, or is empty; the states
+    then start as zeros. `last` holds the final values of states, if they are requested.
+    Shapes are as in the gradients (`train.lstm_grad`). Gates are in ONNX's order.
     """
 
     x = operand_def(TensorType)

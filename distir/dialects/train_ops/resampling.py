@@ -34,9 +34,10 @@ from distir.dialects.train_ops.checks import (
 @irdl_op_definition
 class ResizeGradOp(TrainOp):
     """
-    The gradient of `onnx.Resize` with respect to its input. It takes `dy`, the gradient
-    of the result, and returns `dx`, the gradient of the input. An input element gets
-    the sum of the elements of `dy` that were interpolated from it, times their weights.
+    The gradient of `onnx.Resize` with respect to its input. The op takes `dy`, the
+    gradient of the result, and returns `dx`, the gradient of the input. An input
+    element gets the sum of the elements of `dy` whose values were interpolated from
+    this input element, times the weights of the interpolation.
 
     `scales` has the scale of every dimension (1 for dimensions that keep their size).
     All other attributes have the meaning that `onnx.Resize` gives them.
@@ -103,7 +104,7 @@ class GridSampleGradOp(TrainOp):
     """
     Base of the gradients of `onnx.GridSample`, y = sample(x, grid). `x` is `[N, C,
     *space]` and `y` is `[N, C, *points]`. `grid` is `[N, *points, n]`, with n
-    coordinates between -1 and 1, the last dimension of space first. With
+    coordinates between -1 and 1, the last spatial dimension first. With
     `align_corners`, -1 and 1 are the centres of the elements at the edges, else their
     outer sides.
     """

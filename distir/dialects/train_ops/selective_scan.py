@@ -25,8 +25,8 @@ class ScanOperandsOp(TrainOp):
         x, dt: [B, D, T]        a: [D, N]        b, c: [B, N, T]
 
     `b` and `c` have the element type of `x`; `dt` and `a` may have other types. The
-    states are computed in 32 bits, or in 64 bits if `x` has 64-bit elements, and are
-    not kept.
+    states are computed in 32 bits, or in 64 bits if `x` has 64-bit elements, and the op
+    does not return them.
     """
 
     TORCH: ClassVar[str] = "{op}({*})"

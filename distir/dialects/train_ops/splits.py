@@ -11,8 +11,8 @@ from xdsl.utils.exceptions import VerifyException
 
 class Split(NamedTuple):
     """
-    A split of dimension `dim`, whose elements are dealt out to `parts` parts in turn,
-    `run` elements at a time.
+    A split of dimension `dim`. The elements of the dimension are dealt out to `parts`
+    parts in turn, `run` consecutive elements at a time.
     """
 
     dim: int
@@ -23,7 +23,7 @@ class Split(NamedTuple):
 def splits_of(attr: ArrayAttr[DenseArrayBase[Any]] | None) -> tuple[Split, ...]:
     """
     Returns the splits in a list of `[dimension, parts, run]`, or an empty tuple if the
-    list is absent. Raises VerifyException for entries of another length.
+    list is absent. Raises VerifyException if an entry does not have three numbers.
     """
     entries = () if attr is None else attr.data
     if any(len(entry) != 3 for entry in entries):

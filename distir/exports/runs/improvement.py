@@ -1,6 +1,6 @@
 """
-Searches for a faster plan near the plan of a run, among plans that its training system
-supports.
+Searches for a faster run near a given run, among the plans that the run's training
+system supports.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def improved(
     on_better: Callable[[RunSettings, Prediction], None] | None = None,
 ) -> Improvement:
     """
-    Returns the fastest run found by a local search that starts from `settings`, whose
-    prediction is `prediction`. Global batch and devices stay the same. Each round tries
-    all single changes of the best run so far. The search ends when no change helps, or
-    when `clock` has no time left for another prediction. A run that fits into memory
-    beats a run that does not. `on_better` is called with each better run and its
-    prediction.
+    Returns the fastest run found by a local search. The search starts from the run
+    `settings`, which has the prediction `prediction`. The global batch and the number
+    of devices stay the same. Each round tries all single changes of the best run so
+    far. The search ends when no change helps, or when `clock` has no time left for
+    another prediction. A run that fits into memory beats a run that does not.
+    `on_better` is called with each better run and its prediction.
     """
     best, result = settings, prediction
     seen, judged = {settings}, 0
@@ -86,8 +86,8 @@ def _can_run(settings: RunSettings, system: System) -> bool:
 
 def _neighbours(s: RunSettings) -> Iterator[RunSettings]:
     """
-    Yields the runs that differ from `s` by one change. Changes that usually matter most
-    come first.
+    Yields the runs that differ from `s` by one change, in the order in which the
+    changes usually matter.
     """
     for micro in (2 * s.micro_batch, s.micro_batch // 2):
         if micro:

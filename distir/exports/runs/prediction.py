@@ -72,8 +72,8 @@ class Prediction:
 
 class Predictor:
     """
-    Predicts runs of one model on one cluster. Caches built programs for runs with the
-    same batch and precision. `profiles` are the names of the devices' profiles.
+    Predicts runs of one model on one cluster. Runs with the same batch and precision
+    share one cached program. `profiles` are the names of the devices' profiles.
     `expert_imbalance` is the assumed load of the busiest device of expert parallelism,
     as a multiple of the mean load, or None for the default.
     """
@@ -92,7 +92,8 @@ class Predictor:
     def program(self, settings: RunSettings, vocab: int, batch: int) -> ModuleOp:
         """
         Returns the sequential step for a batch of `batch` sequences and `vocab` rows of
-        the embedding. Callers must not change the program, because others share it.
+        the embedding. Callers must not change the program, because it is cached for
+        later calls.
         """
         key = (vocab, batch, settings.dtype, settings.gradients_f32, settings.float8)
         if key not in self._programs:
@@ -106,9 +107,9 @@ class Predictor:
     def predict(self, settings: RunSettings, vocab: int) -> Prediction:
         """
         Returns the prediction for a run. `vocab` is the number of rows of the
-        embedding. A step with many micro-batches is extrapolated from two smaller ones.
-        Raises DistIRError if the program cannot be distributed by the plan of
-        `settings`.
+        embedding. A step with many micro-batches is extrapolated from two steps with
+        fewer micro-batches. Raises DistIRError if the program cannot be distributed by
+        the plan of `settings`.
         """
         unit = settings.micro_batch * settings.batch_parts
         stages = settings.p * max(settings.chunks, 1)

@@ -48,7 +48,9 @@ _FACTS = (
 
 
 def _number(values: Values, option: str) -> int:
-    """Returns an option as an integer. Raises DistIRError for any other value."""
+    """
+    Returns an option as an integer. Raises DistIRError if the option is not an integer.
+    """
     try:
         return int(values[option])
     except (TypeError, ValueError) as error:

@@ -19,8 +19,8 @@ def read_options(text: str, path: str, kind: str) -> Document:
     """
     Returns the options in the text of a file. `kind` is `json`, `yaml` or `toml`;
     `path` names the file in messages. An option's name is its path in the file, with
-    dots between the keys. Raises DistIRError if the text cannot be parsed or is no
-    mapping.
+    dots between the keys. Raises DistIRError if the text cannot be parsed or is not a
+    mapping of names to values.
     """
     try:
         if kind == "json":
@@ -76,8 +76,7 @@ def _line(text: str, name: str) -> str:
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Returns options named by paths with dots as nested dictionaries, as a file holds
-    them.
+    Returns options, named by paths with dots, as the nested dictionaries of a file.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():

@@ -49,8 +49,8 @@ transformers 5.0.
 def read_model(path: Path) -> dict[str, Any]:
     """
     Returns the model's settings from the Hugging Face configuration in `path`. Raises
-    DistIRError if the file is no such configuration, or if its kind of model cannot be
-    built.
+    DistIRError if the file is not a Hugging Face configuration, or if DistIR cannot
+    build its kind of model.
     """
     try:
         data = json.loads(path.read_text("utf-8"))

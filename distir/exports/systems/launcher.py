@@ -16,8 +16,9 @@ from distir.exports.systems.shell import Word
 @dataclass(frozen=True)
 class Launch:
     """
-    A command that starts a run: `per_node` devices on each of `nodes` nodes (0 if not
-    given), the Python script, and the script's own arguments (`words`).
+    A command that starts a run: `per_node` devices on each of `nodes` nodes (a number
+    that the command does not give is 0), the Python script, and the script's own
+    arguments (`words`).
     """
 
     per_node: int
@@ -48,9 +49,9 @@ def launch_of(words: Sequence[Word], path: str) -> Launch:
     """
     Splits a command into a launcher with its options, a Python script, and the script's
     arguments. Launchers are torchrun, `python -m torch.distributed.launch`, deepspeed,
-    srun and `accelerate launch`. Without a word that ends in `.py`, all words are
-    arguments. Raises DistIRError, with file and line, if the number of devices or nodes
-    is not a number.
+    srun and `accelerate launch`. If no word ends in `.py`, all words count as arguments
+    of the script. Raises DistIRError, with file and line, if the number of devices or
+    nodes is not a number.
     """
     end = next((i for i, word in enumerate(words) if word.text.endswith(".py")), None)
     if end is None:

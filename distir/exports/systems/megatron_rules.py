@@ -322,8 +322,8 @@ def read_experts(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """
     Returns the degree of expert parallelism and the axes that divide the experts.
     Megatron's expert-parallel groups hold all tensor-parallel devices if experts have a
-    tensor-parallel degree of 1. Raises DistIRError for other divisions of experts, or
-    if some layers have no experts.
+    tensor-parallel degree of 1. Raises DistIRError if the experts are divided in
+    another way, or if some layers have no experts.
     """
     degree, tensor = (
         whole(f"--{name}", values[name] or known.t)
@@ -366,7 +366,7 @@ def write_experts(settings: RunSettings) -> Mapping[str, Any]:
 def read_float8(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """
     Returns the scaling of float8 matrix products: "tensor", or "" without float8.
-    Raises DistIRError for another recipe.
+    Raises DistIRError for a recipe with any other scaling.
     """
     if values["fp8-format"] in (None, "none", False) and not on(values["fp8-hybrid"]):
         return {"float8": ""}
@@ -395,8 +395,8 @@ def write_float8(settings: RunSettings) -> Mapping[str, Any]:
 
 def whole(option: str, value: Any) -> int:
     """
-    Returns `value` as a positive integer. Raises DistIRError with the name `option` for
-    any other value.
+    Returns `value` as a positive integer. Raises DistIRError, which names `option`, if
+    `value` is not a positive integer.
     """
     try:
         number = Fraction(str(value))

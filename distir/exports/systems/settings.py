@@ -32,12 +32,12 @@ class RunSettings:
     - `t`, `p`, `c`, `e`: degrees of tensor, pipeline, context and expert parallelism;
       `r`: the number of groups; each group holds a whole copy of the values that ZeRO
       splits; `devices`: the devices of the run, `per_node` of them in each node. The
-      data-parallel degree `d` follows from the others;
+      data-parallel degree `d` follows from the number of devices and these degrees;
     - `overlap`: the kinds of communication that overlap with computation, such as
       `dp,tp,pp,params`;
     - `zero`: the ZeRO stage; `sequence_parallel`, `keep_gathered`, `offload_states`,
-      `no_sync`, `context`, `schedule`, `chunks`, `checkpoint`, `expert_axes`: as the options of
-      `distir distribute`.
+      `no_sync`, `context`, `schedule`, `chunks`, `checkpoint`, `expert_axes`: as the
+      options of `distir distribute`.
     """
 
     layers: int = 0

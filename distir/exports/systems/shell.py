@@ -1,6 +1,6 @@
 """
-Reads the commands of a shell script without running them. It understands variables,
-arrays, default values, arithmetic, continued lines, comments and `if`.
+Reads the commands of a shell script without running them. The reader understands
+variables, arrays, default values, arithmetic, continued lines, comments and `if`.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Script:
     """
     The commands of a shell script. `commands` are its simple commands in order, with
     variables replaced; a variable without a value stays as written. `notes` lists the
-    conditions that could not be decided and count as false.
+    conditions that DistIR could not decide; they count as false.
     """
 
     def __init__(self, text: str, path: str, given: Mapping[str, str] | None = None):
@@ -364,8 +364,8 @@ class Script:
 
     def _replaced(self, text: str, line: int) -> str:
         """
-        Returns `text` with variables and arithmetic replaced. Parts without a known
-        value stay.
+        Returns `text` with variables and arithmetic replaced. Variables and expressions
+        without a known value stay as written.
         """
 
         def value(match: re.Match[str]) -> str:
@@ -389,7 +389,8 @@ class Script:
 
     def _sum(self, text: str, line: int) -> str:
         """
-        Returns the value of an arithmetic expression, or "" if it cannot be evaluated.
+        Returns the value of an arithmetic expression, or "" if the expression cannot be
+        evaluated.
         """
         text = self._replaced(text, line)
 
@@ -471,8 +472,8 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 def _evaluated(node: ast.expr) -> int:
     """
-    Returns the value of an expression of integers. Raises ValueError for any other
-    expression.
+    Returns the value of an expression of integers. Raises ValueError if the expression
+    has anything but integers and their operators.
     """
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
@@ -497,7 +498,10 @@ def _known(text: str, written: str) -> bool:
 
 
 def _split(word: Word) -> list[Word]:
-    """Returns the words in the text of a variable, each with its line number."""
+    """
+    Returns the words in the text of `word`, split at spaces and line ends, each with
+    the number of its own line.
+    """
     found: list[Word] = []
     for match in re.finditer(r"[^\s\x01]+", word.text):
         before = word.text[: match.start()]

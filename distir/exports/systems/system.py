@@ -93,7 +93,7 @@ class System(ABC):
         """
 
     def option(self, name: str) -> str:
-        """Returns the name of an option as users of the system write it."""
+        """Returns the option `name` in the spelling of the system's users."""
         return name
 
     def started(self, document: Document, settings: RunSettings) -> RunSettings:
@@ -105,8 +105,8 @@ class System(ABC):
 
     def settle(self, document: Document, settings: RunSettings) -> RunSettings:
         """
-        Returns `settings` with the values that the system derives. Called after all
-        rules.
+        Returns `settings` with the values that the system derives from other settings.
+        Called after all rules are applied.
         """
         return settings
 
@@ -251,7 +251,7 @@ class System(ABC):
     ) -> Mapping[str, Any]:
         """
         Returns the options of a rule. Options that were read from a file stay unchanged
-        if they still give the settings; otherwise the rule writes new options.
+        if these options still give the settings; otherwise the rule writes new options.
         """
         before = {name: said[name] for name in rule.options if name in said}
         if not before:

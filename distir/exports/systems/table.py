@@ -23,8 +23,8 @@ class Row:
     - `key`: the option's name, a path of keys in a file;
     - `default`: the value of the setting if the option is left out. None: the option
       must be given, or a rule decides;
-    - `values`: maps each value of the option to the value of the setting, if they
-      differ. A switch has the key True, and may have False;
+    - `values`: maps each value of the option to the value of the setting, if the two
+      values differ. A switch has the key True, and may have False;
     - `aliases`: names of the option in other versions;
     - `always`: whether the option is written even if it has its default.
     """
@@ -82,7 +82,7 @@ class Row:
     def write(self, setting: Any) -> Any:
         """
         Returns the option's value for `setting`, or None if no value of the option
-        gives it.
+        gives this setting.
         """
         if self.is_switch and not self.values:
             return bool(setting)
@@ -131,7 +131,8 @@ class OptionTable:
 
     - `rows`, `rules`: the options that give settings;
     - `harmless`: patterns (with `*`) of options that affect neither time nor memory, or
-      nothing in the program; they are kept and listed;
+      only work outside of the program; they are kept for writing and listed for the
+      user;
     - `refused`: patterns (with `*`) of options that DistIR cannot predict, with the
       reason;
     - `source`: the source of the names, types and defaults, with the version.

@@ -1,6 +1,6 @@
 """
-torchtitan: its options and models. `torchtitan_python` reads and writes its Python
-files.
+torchtitan: its options and models. The module `torchtitan_python` reads and writes
+torchtitan's Python files.
 """
 
 from __future__ import annotations

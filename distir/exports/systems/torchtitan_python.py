@@ -89,8 +89,8 @@ def python_options(text: str, path: str, wanted: str) -> Document:
 
 def _called(node: ast.AST) -> str | None:
     """
-    Returns the dotted name of the function that `node` calls, or None if `node` is no
-    call.
+    Returns the dotted name of the function that `node` calls, or None if `node` is not
+    a call.
     """
     return ast.unparse(node.func) if isinstance(node, ast.Call) else None
 

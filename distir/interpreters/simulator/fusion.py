@@ -7,7 +7,7 @@ kernel. A profile names the fusions of the software that it was measured with:
 
 - `bias`: a matrix product adds its bias;
 - `views`: transposed, split and sliced tensors are read in place, except by ops that
-  need contiguous ones (reshapes, communication, results of functions);
+  need contiguous tensors (reshapes, communication, results of functions);
 - `elementwise`: the kernel of an elementwise op also computes a following elementwise
   op or softmax;
 - `buckets`: the gradients of many parameters are accumulated over micro-batches and
@@ -18,15 +18,16 @@ kernel. A profile names the fusions of the software that it was measured with:
   scaling); the kernels that make the tensors record these magnitudes, and devices
   exchange them once a step;
 - `casts`: the kernels of normalizations, gates and activations write 8-bit floats in
-  place of wider ones; one kernel casts any other tensor and its transpose; inputs of
-  products are kept in 8 bits for the backward (Transformer Engine);
+  place of wider floats; a tensor from any other op, and its transpose, are cast by one
+  kernel; inputs of products are kept in 8 bits for the backward pass (Transformer
+  Engine);
 - `gates`: an activation and the product with its gate are one kernel in the forward
   pass, and two in the backward pass;
 - `rotary`: rotary positions are one kernel, which splits, negates, joins, multiplies
   and adds;
 - `products`: products of one input, such as those for queries, keys and values, are one
-  product, and so are those whose results are added up; products in pieces write each
-  piece to its place (`distir.interpreters.simulator.joined_products`).
+  joint product, and so are products whose results are added up; products in pieces
+  write each piece to its place (`distir.interpreters.simulator.joined_products`).
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def is_view(op: Operation, fusions: frozenset[str]) -> bool:
 
 def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
     """
-    Returns the operand whose kernel also computes `op`, or None if the op has its own
-    kernel.
+    Returns the operand of `op` whose kernel also computes `op`, or None if `op` has its
+    own kernel.
     """
     product = _biased(op, fusions)
     if product is not None:
@@ -144,8 +145,8 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
 def _can_follow(op: Operation, before: Operation) -> bool:
     """
     Whether the kernel of `before` can also compute `op`. `op` must be near in the
-    program, and its other operands must exist before `before` runs or be constants,
-    such as a causal mask.
+    program, and the operands of `op` that `before` does not compute must exist before
+    `before` runs, or be constants, such as a causal mask.
     """
     others = {v.owner for v in op.operands if not _is_constant(v)} - {before}
     between = op.prev_op
@@ -172,8 +173,8 @@ def _is_constant(value: SSAValue, depth: int = 8) -> bool:
 
 def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
     """
-    Returns the result of `op` that never passes through memory, because another op in
-    the same kernel uses it. Returns None if there is no such result.
+    Returns the result of `op` that never passes through memory, because only the same
+    kernel uses it. Returns None if all results pass through memory.
     """
     for value in op.results:
         if len(_users(value)) == 1:
@@ -205,7 +206,8 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
 def reads_as_converted(value: SSAValue) -> Operation | None:
     """
     Returns the op that makes `value` from rows of 8 or 4 bits, if the kernels of all
-    users convert the rows while they read them. Returns None for other values.
+    users convert the rows while they read them. Returns None if this does not hold for
+    `value`.
     """
     owner = value.owner
     # Not `isinstance`, which is slow where the answer is no.
@@ -226,8 +228,8 @@ def _converts(op: Operation) -> bool:
 
 def shares_no_kernel(op: Operation) -> bool:
     """
-    Whether no fusion depends on the ops around `op`, because it updates a parameter and
-    is not elementwise.
+    Whether the kernel of `op` does not depend on the ops around `op`. This holds for
+    updates of parameters that are not elementwise.
     """
     return OPTIMIZERS.of(op) and not traits.ELEMENTWISE.of(op)
 
@@ -262,9 +264,10 @@ def sums_in_product(op: Operation, fusions: frozenset[str]) -> bool:
 def is_free(op: Operation, fusions: frozenset[str]) -> bool:
     """
     Whether other kernels do all of the work of `op`. This is so for finding a scale of
-    8-bit floats, for sums and joins of products that are one, and for two steps that
-    the kernel of a product includes: casting a parameter's gradient to the wider type
-    of the sum over micro-batches, and adding it to this sum.
+    8-bit floats, for adding up or joining the results of products that are one joint
+    product, and for two steps that the kernel of a product includes: casting a
+    parameter's gradient to the wider type of the sum over micro-batches, and adding it
+    to this sum.
     """
     if SCALES in fusions and is_scale(op):
         return True
@@ -307,7 +310,7 @@ def _accumulates_product(op: Operation) -> bool:
 def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
     """
     Returns the operand of `op` that is a matrix product, if `op` adds a bias to it.
-    Returns None for other ops.
+    Returns None if `op` does not add a bias to a matrix product.
     """
     if BIAS not in fusions or op.name != "onnx.Add":
         return None
@@ -333,7 +336,10 @@ def _takes_strides(user: Operation) -> bool:
 
 
 def _users(value: SSAValue) -> list[Operation]:
-    """Returns the ops that use a value. Ops that passes have detached are left out."""
+    """
+    Returns the ops of the program that use a value. An op that a pass has detached from
+    the program is left out.
+    """
     # Not `isinstance`, which is slow where the answer is no.
     block = value.block if type(value) is BlockArgument else value.owner.parent
     return [use.operation for use in value.uses if use.operation.parent is block]

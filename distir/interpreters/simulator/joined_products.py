@@ -2,11 +2,12 @@
 Products that training libraries compute as one: the fusion `products` of
 `distir.interpreters.simulator.fusion`.
 
-Libraries keep the weights of queries, keys and values in one matrix, and those of a
-gate and the tensor that it gates in another. So products of one input are one product
-with the columns of all. The gradient of this input is one product, too, whose sums run
-over the columns of all, where a program adds up the products. Products that are
-computed in pieces of their rows write each piece to its place in the result.
+Libraries keep the weights of queries, keys and values in one matrix, and the weights of
+a gate and of the gated tensor in another. So all products that multiply the same input
+become one joint product, with the columns of all their matrices. The gradient of this
+input is a joint product, too: its sums run over the columns of all matrices, where a
+program adds up separate products. Products that are computed in pieces of their rows
+write each piece to its place in the result.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ JOINED = "products"
 @dataclass(frozen=True)
 class JoinedProducts:
     """
-    The one product that a library computes in place of several. `columns` and `inner`
-    are its number of columns, and the length of its sums, as multiples of those of the
-    product that a program has.
+    The joint product that a library computes in place of several products. `columns` is
+    the number of columns of the joint product, and `inner` the length of its sums, both
+    as multiples of those of one product of the program.
     """
 
     columns: float = 1.0
@@ -40,19 +41,22 @@ class JoinedProducts:
 
     @property
     def count(self) -> float:
-        """Its floating-point operations, as a multiple of the program's product."""
+        """
+        The number of floating-point operations of the joint product, as a multiple of
+        the number for the program's product.
+        """
         return self.columns * self.inner
 
     def product(self, single: Product) -> Product:
-        """Returns the one product. `single` is the program's."""
+        """Returns the joint product. `single` is the program's product."""
         batch, m, n, k, rows = single
         n, k = round(n * self.columns), round(k * self.inner)
         return Product(batch, m, n, k, rows)
 
     def moved(self, first: float, second: float, result: float) -> float:
         """
-        Returns the bytes that the one product moves. The arguments are the bytes of the
-        factors and of the result of the program's product.
+        Returns the bytes that the joint product moves. The arguments are the bytes of
+        the two factors and of the result of the program's product.
         """
         return first * self.inner + second * self.count + result * self.columns
 
@@ -64,8 +68,8 @@ def is_product(op: Operation) -> bool:
 
 def joined_products(op: Operation) -> JoinedProducts | None:
     """
-    Returns the product of several that `op` is a part of, or None if it is a product by
-    itself.
+    Returns the joint product in which a library computes `op`, or None if a library
+    computes `op` by itself.
     """
     if not is_product(op) or rank_of(op.operands[1].type) != 2:
         return None
@@ -81,8 +85,9 @@ def joined_products(op: Operation) -> JoinedProducts | None:
 
 def is_inside_products(op: Operation) -> bool:
     """
-    Whether the kernels of products do the work of `op`: it adds products that are one,
-    joins the pieces of a product, or adds a bias to them.
+    Whether the kernel of a product does the work of `op`: `op` adds up the products
+    that form a joint product, joins the pieces of a product, or adds a bias to these
+    pieces.
     """
     if op.name == "onnx.Add":
         return _added(op) is not None or _adds_bias_to_pieces(op)
@@ -98,9 +103,9 @@ def _sizes(op: Operation) -> tuple[int, int]:
 
 def _of_one_input(op: Operation) -> list[Operation]:
     """
-    Returns the products in the block of `op` that multiply its first operand in the
-    same way, `op` among them. They have matrices of one element type, whose columns
-    devices split alike.
+    Returns the products in the block of `op` that multiply the first operand of `op` in
+    the same way, including `op`. The matrices of these products have one element type,
+    and devices split their columns alike.
     """
     layout = layout_of(op.results[0])
     split = layout.dim(-1) if layout else ()
@@ -129,8 +134,8 @@ def _turns(op: Operation) -> tuple[bool, bool]:
 
 def _terms(op: Operation) -> list[Operation]:
     """
-    Returns the products that are added up to one tensor, of which `op` is one. Returns
-    an empty list if it is not added to another product.
+    Returns the products that are added up to one tensor, including the product `op`.
+    The list is empty if `op` is not added to another product.
     """
     value = op.results[0]
     terms: list[Operation] = []
@@ -143,7 +148,10 @@ def _terms(op: Operation) -> list[Operation]:
 
 
 def _only_add(value: SSAValue) -> Operation | None:
-    """Returns the sum that alone takes `value`, or a reshaped view of it."""
+    """
+    Returns the addition that is the only user of `value`, or of a reshaped view of
+    `value`. Returns None if there is no such addition.
+    """
     while True:
         users = _users(value)
         if len(users) != 1:
@@ -157,8 +165,9 @@ def _only_add(value: SSAValue) -> Operation | None:
 
 def _added(add: Operation) -> list[Operation] | None:
     """
-    Returns the products that a sum adds up, by itself and by sums before it. Returns
-    None if it adds other tensors.
+    Returns the products that the addition `add`, together with the additions before it,
+    adds up. Returns None if one of the added tensors has a second user, or is not a
+    product with a single matrix.
     """
     found: list[Operation] = []
     for value in add.operands:
@@ -178,7 +187,7 @@ def _added(add: Operation) -> list[Operation] | None:
 
 
 def _source(value: SSAValue) -> SSAValue:
-    """Returns the value that `value` is a reshaped view of."""
+    """Returns the value of which `value` is a reshaped view, or `value` itself."""
     while isinstance(owner := value.owner, Operation) and owner.name in RESHAPES:
         value = owner.operands[0]
     return value
@@ -206,8 +215,8 @@ def _joins_pieces(op: Operation) -> bool:
 
 def _is_piece(owner: Operation | Block) -> bool:
     """
-    Whether an op computes rows of a product, or communicates some, in a program that
-    has the product in pieces.
+    Whether an op computes or communicates some of the rows of a product, in a program
+    that computes the product in pieces.
     """
     if isinstance(owner, CollectiveOp):
         return True

@@ -47,9 +47,10 @@ def moved_by(
 
 def moved_by_rotary(op: Operation, result_bytes: Sequence[int]) -> int | None:
     """
-    Returns the bytes that `op` moves if rotary positions are one kernel, which reads a
-    tensor and writes the turned one. The sum that ends them counts for all their ops,
-    and the others move nothing. Returns None for other ops.
+    Returns the bytes that `op` moves if one kernel computes rotary positions: it reads
+    a tensor and writes the rotated tensor. These bytes count for the sum that ends the
+    computation; all other ops of the computation move nothing. The result is None if
+    `op` does not belong to rotary positions.
     """
     if op.name not in IN_ROTARY and op.name != "onnx.Add":
         return None
@@ -64,12 +65,12 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
     Returns the bytes that a cast to 8-bit floats moves.
 
     One kernel casts a tensor and its transpose, for the two products that read them, so
-    a later cast of the same tensor moves nothing. The forward pass keeps both for the
-    inputs of products, and the backward pass does not cast them again. Normalizations,
-    gates and gradients of activations write both directly, in place of their result in
-    16 bits. Weights have kernels of their own, which also write both, once a step
-    (`cast_parameter`): the forward pass reads the weight and the backward pass its
-    transpose.
+    a later cast of the same tensor moves nothing. The forward pass keeps the cast
+    tensor and its transpose for the inputs of products, and the backward pass does not
+    cast them again. Normalizations, gates and gradients of activations write both
+    directly, in place of their result in 16 bits. Weights have kernels of their own,
+    which also write both, once a step (`cast_parameter`): the forward pass reads the
+    weight and the backward pass its transpose.
     """
     source = _source(op.x)
     owner = source.owner
@@ -87,9 +88,9 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
 
 def cast_parameter(op: Operation) -> BlockArgument | None:
     """
-    Returns the argument of a function with the parameter that `op` casts to 8-bit
-    floats, or None for other ops. Libraries keep the cast parameter for all
-    micro-batches of a step.
+    Returns the function argument that holds the parameter if `op` casts a parameter to
+    8-bit floats. Returns None if `op` does anything else. Libraries keep the cast
+    parameter for all micro-batches of a step.
     """
     if not isinstance(op, ToFloat8Op):
         return None
@@ -100,14 +101,17 @@ def cast_parameter(op: Operation) -> BlockArgument | None:
 
 
 def _source(value: SSAValue) -> SSAValue:
-    """Returns the value that `value` is a view of, in another shape or order."""
+    """Returns the value of which `value` is a view, in another shape or order."""
     while isinstance(owner := value.owner, Operation) and is_rearranged(owner):
         value = owner.operands[0]
     return value
 
 
 def _is_transposed(value: SSAValue) -> bool:
-    """Whether a value is another value with its last two dimensions exchanged."""
+    """
+    Whether `value` is a rearranged tensor with an odd number of transposes on the way
+    from the tensor to `value`.
+    """
     transposed = False
     while isinstance(owner := value.owner, Operation) and is_rearranged(owner):
         if owner.name == "onnx.Transpose":
@@ -117,7 +121,10 @@ def _is_transposed(value: SSAValue) -> bool:
 
 
 def is_rearranged(op: Operation) -> bool:
-    """Whether an op only changes the shape, the order or the place of its operand."""
+    """
+    Whether an op only reshapes its operand, selects a part of it, or changes the order
+    of its elements.
+    """
     return VIEWS.of(op) or op.name in STRIDED
 
 
@@ -161,7 +168,7 @@ def _is_inside_gate(op: Operation) -> bool:
 def _end_of_rotary(op: Operation) -> Operation | None:
     """
     Returns the sum that ends the computation of rotary positions to which `op` belongs,
-    or None for other ops.
+    or None if `op` does not belong to rotary positions.
     """
     for _ in range(LONGEST):
         if op.name == "onnx.Add":
@@ -197,7 +204,7 @@ def _is_product(value: SSAValue) -> bool:
 
 
 def _is_joined(value: SSAValue) -> bool:
-    """Whether a value joins two halves, one of them negated."""
+    """Whether a value is the concatenation of two halves, one of which is negated."""
     owner = value.owner
     if not isinstance(owner, Operation) or owner.name != "onnx.Concat":
         return False

@@ -133,9 +133,9 @@ def simulate(
     meshes uses the only `device.cluster` of its module.
 
     `profiles` give the performance of the cluster's kinds of devices in practice, one
-    profile per kind. Each is a `Profile`, the name of a built-in one, a file, or "auto"
-    for the profiles that the cluster names. Without profiles, devices and links perform
-    as in their data sheets.
+    profile per kind. Each is a `Profile`, the name of a built-in profile, a file, or
+    "auto" for the profiles that the cluster names. Without profiles, devices and links
+    perform as in their data sheets.
 
     Raises DistIRError for a program that cannot be simulated.
     """
@@ -241,7 +241,7 @@ def cluster_of(module: ModuleOp) -> ClusterOp:
     """
     Returns the cluster that a program runs on: the cluster of the meshes that its
     values name, or, without such meshes, the only cluster of the module. Raises
-    DistIRError if there is no such cluster, or more than one.
+    DistIRError unless there is exactly one such cluster.
     """
     return _cluster_among(module, _used_meshes(module))
 
@@ -249,7 +249,7 @@ def cluster_of(module: ModuleOp) -> ClusterOp:
 def _cluster_among(module: ModuleOp, names: list[str]) -> ClusterOp:
     """
     Returns the cluster of the meshes `names`, or the only cluster of the module if
-    `names` is empty. Raises DistIRError if there is no such cluster, or more than one.
+    `names` is empty. Raises DistIRError unless there is exactly one such cluster.
     """
     ops = list(module.body.block.ops)
     clusters = {op.sym_name.data: op for op in ops if isinstance(op, ClusterOp)}

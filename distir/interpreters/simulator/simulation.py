@@ -94,17 +94,18 @@ class Simulation:
       sheets count;
     - `step_time_s`: the seconds until the last device is done;
     - `throughput_samples_per_s`: the size of the first dimension of the first input,
-      divided by the step time; 0 without such an input, or if the step takes no time;
+      divided by the step time; 0 if the program has no such dimension, or if the step
+      takes no time;
     - `peak_memory_bytes`: the most bytes of values and libraries at any time;
-      `reserved_memory_bytes`: the bytes that the software reserves for these on the
-      device, including fragments of its allocator (without a profile there are none);
-      `memory_bytes`: the bytes that the device has;
+      `reserved_memory_bytes`: the bytes that the software reserves on the device for
+      these values and libraries, including fragments of the memory allocator (without a
+      profile, no fragments are counted); `memory_bytes`: the bytes that the device has;
     - `host_bytes`: the bytes of a device's arguments in the memory of its host;
       `host_memory_bytes`: the most bytes that a device may use there, or None if the
       cluster does not give this number;
     - `communication_bytes`: the bytes that each device sends;
     - `flops`: the floating-point operations of contractions, including recomputed ones;
-      other ops are bound by memory and count none;
+      all other ops are bound by memory and are not counted;
     - `seconds_at_peak`: the seconds that these operations would take at the device's
       peak for their element types; `recomputed_at_peak`: the part of these seconds in
       which the backward pass repeats work of the forward pass;
@@ -161,8 +162,8 @@ class Simulation:
     def mfu(self) -> float:
         """
         The model FLOPs utilisation, averaged over devices: the time that the
-        contractions of forward and backward would take at the devices' peak, as a
-        fraction of the step time. Recomputed contractions do not count.
+        contractions of the forward and the backward pass would take at the devices'
+        peak, as a fraction of the step time. Recomputed contractions do not count.
         """
         pairs = zip(self.seconds_at_peak, self.recomputed_at_peak, strict=True)
         return self._share([all_of_it - again for all_of_it, again in pairs])
@@ -188,8 +189,8 @@ class Simulation:
     def bubble_fraction(self) -> float:
         """
         The mean of `waiting_s` over devices, as a fraction of the step time. In a
-        pipeline this is the bubble; otherwise it is the time spent waiting for slower
-        devices.
+        pipeline, the devices wait in the bubble; in programs without a pipeline,
+        devices wait for slower devices.
         """
         return self._share(self.waiting_s)
 

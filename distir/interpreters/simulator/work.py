@@ -35,8 +35,8 @@ class Product(NamedTuple):
 class Work:
     """
     The floating-point operations of an op on one device of its mesh. `rule` is the op's
-    sharding rule. `parts` maps the rule's factors to the number of parts that they are
-    split into; a missing factor is not split.
+    sharding rule. `parts` maps each split factor of the rule to its number of parts; a
+    missing factor is not split.
     """
 
     rule: Rule
@@ -45,9 +45,10 @@ class Work:
     @staticmethod
     def of(op: Operation, mesh: Mesh | None, rule: Rule | None = None) -> Work:
         """
-        Returns the work of an op on one device of `mesh`; None stands for the only
-        device of a sequential program. `rule` is the op's sharding rule, if the caller
-        knows it. Raises DistIRError if the operands' layouts do not fit the rule.
+        Returns the work of an op on one device of `mesh`, or, if `mesh` is None, on the
+        only device of a sequential program. `rule` is the op's sharding rule, if the
+        caller knows it. Raises DistIRError if the operands' layouts do not fit the
+        rule.
         """
         rule = rule_for(op) if rule is None else rule
         if mesh is None or not rule.flops:

@@ -2,7 +2,7 @@
 Implementations of the `train` dialect for the reference interpreter, and the costs of
 its ops, in one file per family of ops.
 
-Importing this package registers all of them.
+Importing this package registers all implementations and costs.
 """
 
 from distir.dialects.registries import import_families

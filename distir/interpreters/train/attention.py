@@ -62,7 +62,7 @@ def _like(x: Array, like: Array) -> Array:
 @dataclass(frozen=True)
 class Attended:
     """
-    The operands of attention by head, and its scores before the softmax. Keys and
+    The operands of attention by head, and the scores before the softmax. Keys and
     values are repeated for each query head. `scores` includes the scale and the cap,
     `shown` also the masks.
     """
@@ -110,8 +110,8 @@ def attended(
 
 def logsumexp_of(shown: Array) -> Array:
     """
-    Returns the logarithm of the sum of exponentials of scores over keys. It is 0 for a
-    query that sees no key.
+    Returns the logarithm of the sum of exponentials of scores over keys. The result is
+    0 for a query that sees no key.
     """
     largest = shown.max(-1, keepdims=True)
     largest = np.where(np.isneginf(largest), 0, largest)
@@ -360,7 +360,7 @@ cost_function("train.paged_write")(cache_write)
 def read_cost(context: CostContext) -> Cost:
     """
     Returns the cost of reading the pages of a table and writing them in order. The op
-    does not read the other pages.
+    does not read pages that the table does not name.
     """
     op = context.op
     assert isinstance(op, PagedReadOp)

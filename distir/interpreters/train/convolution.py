@@ -27,8 +27,8 @@ def _reach(
     op: WindowsOp, sizes: Sequence[int], kernel: Sequence[int], windows: Sequence[int]
 ) -> list[tuple[int, int]]:
     """
-    Returns the padding (begin, end) of each dimension of space. The end also includes
-    elements that the last window needs beyond the declared padding.
+    Returns the padding (begin, end) of each spatial dimension. The padding at the end
+    also includes elements that the last window needs beyond the declared padding.
     """
     margins: list[tuple[int, int]] = []
     for axis, (before, after) in enumerate(op.margins):
@@ -58,7 +58,7 @@ def _taps(
 def _cropped(padded: Array, margins: Sequence[tuple[int, int]]) -> Array:
     """
     Returns `padded` without its padding. `margins` gives the padding (begin, end) of
-    each dimension of space.
+    each spatial dimension.
     """
     inside = (
         slice(before, size - after)
@@ -141,7 +141,7 @@ def _spread(
     """
     Returns the gradient of a pooling's input, an array of shape `shape`. `terms` yields
     one array for each element of the kernel, with one entry per window. Each entry is
-    added to the input element at the kernel element's place in the window.
+    added to the input element that the kernel element covers in this window.
     """
     margins = _reach(op, shape[2:], op.kernel, windows)
     out: Array | None = None

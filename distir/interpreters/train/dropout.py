@@ -143,9 +143,9 @@ def dropped_attention_gradient(
 @cost_function("train.dropped_attention", "train.dropped_attention_grad")
 def written_out(context: CostContext) -> Cost:
     """
-    Returns the cost of attention with dropout. No kernel of PyTorch draws these random
-    numbers, so the scores pass through memory. The workspace holds the scores of one
-    sample.
+    Returns the cost of attention with dropout. No attention kernel of PyTorch draws the
+    random numbers of `train.dropped_attention`, so the scores pass through memory. The
+    workspace holds the scores of one sample.
     """
     op = context.op
     assert isinstance(op, DroppedAttentionBase)

@@ -71,8 +71,8 @@ def _product(a: Array, b: Array, scale_a: Array, scale_b: Array) -> Array:
 @cost_function("train.to_float8")
 def rounding(context: CostContext) -> Cost:
     """
-    Returns the cost of a rounding to 8-bit floats. The workspace holds its operand,
-    scaled, in f32.
+    Returns the cost of a rounding to 8-bit floats. The workspace holds the scaled
+    operand in f32.
     """
     scaled = 4 * context.result_bytes[0]
     return replace(context.roofline(), workspace=scaled)

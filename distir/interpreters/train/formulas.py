@@ -19,8 +19,8 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 def _sqrt(x: Any) -> Any:
     """
-    Returns square roots. The root of a Python number is a Python number, so it adapts
-    to any array type.
+    Returns square roots. The root of a Python number is a Python number, so the root
+    adapts to any array type.
     """
     return math.sqrt(x) if type(x) is float else np.sqrt(x)
 
@@ -84,7 +84,8 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
 
 def _value(step: Expr, given: list[Any]) -> Any:
     """
-    Returns the value of one step of a formula. `given` holds the values of its inputs.
+    Returns the value of one step of a formula. `given` holds the values of the step's
+    inputs.
     """
     function = _ELEMENTWISE.get(step.function)
     if function is not None:

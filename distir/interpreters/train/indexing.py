@@ -43,8 +43,8 @@ def scatter_sum(op: ScatterSumOp, updates: Array, indices: Array) -> Array:
 @cost_function("train.gather_grad", "train.scatter_sum")
 def lookup_gradient(context: CostContext) -> Cost:
     """
-    Returns the cost of the gradient of a look-up. It fills its result with zeros, then
-    reads and writes the elements that were looked up.
+    Returns the cost of the gradient of a look-up. The op fills its result with zeros,
+    then reads and writes the elements that were looked up.
     """
     gradient, indices = context.operand_bytes[:2]
     return context.roofline(moved=3 * gradient + indices + sum(context.result_bytes))

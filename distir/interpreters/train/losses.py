@@ -59,7 +59,8 @@ cost_function("train.label_logit")(lookup)
 
 def _read(op: CtcOp, targets: Array, count: int) -> Array:
     """
-    Returns the `count` labels of a sample, with a blank before, between and after them.
+    Returns the `count` labels of a sample, with a blank before, between and after the
+    labels.
     """
     found = np.full(2 * count + 1, op.blank.value.data, np.int64)
     found[1::2] = targets[:count]

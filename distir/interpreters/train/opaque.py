@@ -31,9 +31,9 @@ from distir.sharding.opaque_rule import Placed, parse_opaque_rule
 
 class OpaqueModule(Protocol):
     """
-    A module that runs on whole arrays. It is called with an op, the op's inputs, and,
-    for a gradient op, the gradients of the module's results. It returns the results of
-    the op.
+    A module that runs on whole arrays. The caller passes an op, the op's inputs and,
+    for a gradient op, the gradients of the module's results. The module returns the
+    results of the op.
     """
 
     def __call__(
@@ -67,7 +67,7 @@ def opaque_modules(modules: Mapping[str, OpaqueModule]) -> Generator[None]:
 def opaque(op: OpaqueBase, peers: Peers, *operands: Array) -> tuple[Array, ...]:
     """
     Returns the results of an opaque module, or its gradients. If the module
-    communicates among devices, these join their parts into whole arrays, and each
+    communicates among devices, the devices join their parts into whole arrays, and each
     device takes its part of the results. Raises DistIRError if the module is not
     available.
     """

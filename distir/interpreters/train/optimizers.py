@@ -84,7 +84,9 @@ def _numbers(is_signed: bool) -> Array:
 
 
 def _blocks(x: Array, scales: Array) -> Array:
-    """Returns the array with its last dimension divided into blocks."""
+    """
+    Returns `x` with its last dimension divided into blocks, one for each of `scales`.
+    """
     return x.reshape(*scales.shape, -1)
 
 

@@ -35,7 +35,7 @@ def group_quantized_linear(
 
 
 def _of_groups(packed: Array, scale: Array, zero: Array) -> Array:
-    """Returns the numbers [..., k] for which groups of 4-bit weights stand."""
+    """Returns the numbers [..., k] that groups of packed 4-bit weights represent."""
     pairs = np.stack((packed & 15, packed >> 4), axis=-1)
     groups = pairs.reshape(*scale.shape, -1).astype(np.float32)
     values = (groups - zero[..., None].astype(np.float32)) * _wide(scale)[..., None]

@@ -11,9 +11,9 @@ a reduce-scatter and an all-gather.
 With a profile, links reach a fraction of their bandwidth, data that is added up or
 copied also moves through the memory, and every collective has an overhead. The fastest
 of several algorithms counts: rings level by level; one ring of all devices whose levels
-are busy at the same time; and, for an all-reduce, two trees. In some profiles, the
-devices of a node do not share the data that comes over the network. Then there is one
-ring, and every device receives all data over its own adapter.
+are busy at the same time; and, for an all-reduce, two trees. Some profiles say that the
+devices of a node do not share the data that comes over the network. In this case there
+is one ring, and every device receives all data over its own adapter.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Crossing:
     One level of links in a group of devices. `blocks` parts of the group communicate
     through `level`. Inner levels connect the `inner` devices of each part. `sharing`
     devices of each block use the level at the same time, including devices of other
-    groups. `kind` is the kind of communication; a profile may have special figures for
-    this kind.
+    groups. `kind` is the kind of communication; a profile may have figures for this
+    kind alone.
     """
 
     level: LinkLevel
@@ -71,9 +71,9 @@ class Crossing:
     def block_rate(self) -> float:
         """
         The rate in bytes/s at which a block takes part in a collective. If the devices
-        of a block share the data that they receive, this is the sum of their rates.
-        Otherwise each device receives all data itself, and this is the rate of one
-        device.
+        of a block share the data that they receive, the result is the sum of the
+        devices' rates. Otherwise each device receives all data itself, and the result
+        is the rate of one device.
         """
         figures = self.figures
         if figures is not None and not figures.shared:
@@ -171,8 +171,8 @@ def of_kind(kind: str, crossings: Topology) -> Topology:
 
 def _overhead(crossings: Topology) -> float:
     """
-    Returns the seconds that a collective takes in addition to its messages; 0 without a
-    profile.
+    Returns the seconds that a collective takes in addition to its messages. The result
+    is 0 without a profile.
     """
     figures = [crossing.figures for crossing in crossings]
     return max((f.overhead for f in figures if f is not None), default=0.0)
@@ -242,7 +242,7 @@ def tree_all_reduce_seconds(size: float, crossings: Topology) -> float:
 def all_reduce_seconds(size: float, crossings: Topology) -> float:
     """
     Returns the seconds of an all-reduce of `size` bytes. If the outermost level can
-    reduce data in its switches, every device sends its part to the switches once, and
+    reduce data in its switches, every device sends its data to the switches once, and
     gets the sum back.
     """
     if crossings and crossings[-1].level.in_fabric_reduction:
@@ -270,9 +270,10 @@ def reduce_scatter_seconds(size: float, crossings: Topology) -> float:
 
 def all_to_all_seconds(size: float, crossings: Topology) -> float:
     """
-    Returns the seconds of an all-to-all: each device exchanges equal parts of a buffer
-    of `size` bytes with all other devices of the group, one after the other. The root
-    of a gather or scatter of `size` bytes takes the same time.
+    Returns the seconds of an all-to-all. Each device divides a buffer of `size` bytes
+    into equal parts, and exchanges one part with every other device of the group, one
+    after the other. The root of a gather or scatter of `size` bytes takes the same
+    time.
     """
     devices = crossings[-1].devices if crossings else 1
     seconds = _overhead(crossings)

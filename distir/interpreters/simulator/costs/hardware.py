@@ -129,8 +129,8 @@ class LinkLevel:
         """
         The performance of the level in practice, or None without a profile. If the
         profile has no figures for this kind of links, bandwidth and latency come from
-        the data sheet, and the software's overheads from the profile's other kinds of
-        links.
+        the data sheet, and the software's overheads from the kinds of links that the
+        profile has.
         """
         if self.profile is None:
             return None
@@ -163,8 +163,8 @@ class LinkLevel:
 @dataclass(frozen=True)
 class Route:
     """
-    Links between two sets of devices, with another bandwidth and latency than the other
-    links of their level.
+    Links between two sets of devices. Their bandwidth and latency differ from those of
+    all other links of the same level.
     """
 
     first: frozenset[int]
@@ -205,9 +205,9 @@ class Hardware:
     def of(cluster: ClusterOp, profiles: Sequence[Profile] = ()) -> Hardware:
         """
         Returns the hardware that the op `device.cluster` declares. `profiles` holds one
-        profile for each kind of device of the cluster, or none at all. A link gets the
-        first profile that has figures for its kind. Raises DistIRError if the profiles do not
-        fit the kinds.
+        profile for each kind of device of the cluster, or none at all. A level of links
+        gets its figures from the first profile that has figures for its kind. Raises
+        DistIRError if the profiles do not fit the kinds.
         """
         of_kind = _profiles_by_kind(cluster, profiles)
         by_device: dict[int, DeviceKind] = {}
@@ -285,8 +285,8 @@ class Hardware:
     def level_between(self, first: int, second: int) -> LinkLevel:
         """
         Returns the innermost level that connects the devices `first` and `second`. If a
-        route connects them, the level has the bandwidth and latency of the route.
-        Raises DistIRError if no level connects them.
+        route connects the two devices, the returned level has the bandwidth and latency
+        of the route. Raises DistIRError if no level connects the two devices.
         """
         for level in self.levels:
             if first // level.span == second // level.span:

@@ -7,9 +7,9 @@ def scale(context: CostContext) -> Cost:
     return context.roofline(moved=2 * sum(context.result_bytes))
 ```
 
-An op without a registered function follows the roofline: it takes the longer of two
-times. One is the time of the floating-point operations that its sharding rule counts.
-The other is the time to move the bytes of its operands and results.
+An op without a registered function follows the roofline: the op takes the longer of two
+times. One is the time of the floating-point operations that the op's sharding rule
+counts. The other is the time to move the bytes of the op's operands and results.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ from distir.sharding.rule import Rule
 class Cost:
     """
     The cost of an op on one device. The op takes `seconds`, and `workspace` bytes of
-    memory besides its operands and results. The host takes `issue` seconds to issue it.
+    memory besides its operands and results. The host takes `issue` seconds to issue the
+    op.
     """
 
     seconds: float
@@ -90,8 +91,8 @@ _COPYING = (
 def copies_of_part(op: Operation, size: int, element: str) -> int:
     """
     Returns the bytes of the copies of logits that a generated package makes for a loss
-    or its gradient; 0 for other ops. The logits have `size` bytes in all and element
-    type `element`.
+    or its gradient; 0 if `op` is neither. The logits have `size` bytes in all and
+    element type `element`.
 
     A package computes `LOGITS_AT_ONCE` logits at a time. The loss copies this part as
     its log-softmax, and 16-bit logits also in 32 bits. The gradient copies this part as
@@ -169,8 +170,8 @@ class CostContext:
     def copies_of_logits(self) -> int:
         """
         The bytes of the 32-bit copies of logits that the software makes for a loss or
-        its gradient; 0 for other ops, and without a profile. The profile gives the
-        copies; by default they are those of generated packages (`copies_of_part`).
+        its gradient; 0 if the op is neither, and without a profile. The profile gives
+        the copies; by default they are those of generated packages (`copies_of_part`).
         """
         profile = self.device.profile
         if profile is None or class_of(self.op) != "loss":
@@ -213,7 +214,7 @@ class CostContext:
     def _moved(self, moved: float, known: frozenset[str]) -> tuple[float, bool]:
         """
         Returns the bytes that pass through memory after fusion, and whether the kernel
-        of an earlier op also computes this op. `moved` is the number of bytes without
+        of an earlier op computes this op. `moved` is the number of bytes without
         fusion. `known` names the fusions that the simulated software performs.
         """
         fusions = fusions_around(self.op, known)
@@ -225,7 +226,10 @@ class CostContext:
         return max(moved, 0), before is not None
 
     def unworked(self) -> Cost:
-        """Returns the cost of an op that only gives a value another name or shape."""
+        """
+        Returns the cost of an op without work: the op only gives its operand a new name
+        or shape.
+        """
         profile = self.device.profile
         measured = None if profile is None else self._measured(profile)
         return FREE if measured is None else Cost(measured.seconds(0, self.bytes))
@@ -291,8 +295,8 @@ class CostContext:
     def _written_out(self, profile: Profile, moved: float) -> Cost | None:
         """
         Returns the cost of an op that the software writes out as several elementwise
-        kernels. Returns None for other ops. `moved` are the bytes of operands and
-        results.
+        kernels. Returns None if the software does not do this. `moved` is the number of
+        bytes of the op's operands and results.
         """
         kernels = profile.written_out.get(self.op.name)
         if kernels is None and "rotary" in profile.written_out:
@@ -315,8 +319,8 @@ class CostContext:
 
     def _joined(self, profile: Profile) -> JoinedProducts | None:
         """
-        Returns the product of several that the software computes in place of this op
-        and others, or None.
+        Returns the joint product in which the software computes this op together with
+        other products, or None if the software computes this op by itself.
         """
         return joined_products(self.op) if JOINED in profile.fusion else None
 
@@ -359,8 +363,8 @@ def computing_type(op: Operation, rule: Rule) -> str:
 def _rank_of_type(element: Attribute) -> tuple[bool, bool, float, str]:
     """
     Returns a sort key for element types: floats come before integers, integers before
-    all other types, and narrow types before wide ones. The last key is the name of the
-    type.
+    all other types, and narrow types before wide ones. Types that are equal in these
+    respects are sorted by name.
     """
     name = element.kind.data if isinstance(element, ElementType) else str(element)
     is_float = isinstance(element, AnyFloat) or name.startswith("float")
@@ -390,10 +394,11 @@ _CLASSES = Registry[str](_FAMILIES)
 
 def op_class(name: str, *ops: str) -> None:
     """
-    Declares that the ops named `ops` belong to the class `name` of
+    Declares that the ops named `ops` belong to the class `name`, one of
     `profiles.OP_CLASSES`. The class of an op selects its curve in a profile. Subclasses
-    of `OpFacts` declare their class themselves, as `COST_CLASS`. All other ops are
-    contractions if they have floating-point operations, else elementwise.
+    of `OpFacts` declare their class themselves, as `COST_CLASS`. Ops without a declared
+    class count as contractions if they have floating-point operations, else as
+    elementwise.
     """
     one_of("class of ops", name, OP_CLASSES)
     _CLASSES(*ops)(name)

@@ -3,9 +3,9 @@ How collectives that run at the same time share links.
 
 The load of a collective on a level of links is the share of the time in which the
 collective keeps the links busy while nothing else runs. The load on the slowest level
-is 1, up to latency. If the loads of two collectives on a level add up to 1 at most,
-neither slows the other down. Otherwise there are two rules, by the order of streams on
-a device (`distir.interpreters.simulator.engine.streams`):
+is 1, apart from latency. If the loads of two collectives on a level add up to 1 at
+most, neither slows the other down. Otherwise there are two rules, which depend on the
+order of streams on a device (`distir.interpreters.simulator.engine.streams`):
 
 - a collective that waits behind other collectives gets the rest of each link
   (`left_by`);
@@ -31,8 +31,9 @@ _PAIRWISE = frozenset({"all_to_all", "gather", "scatter"})
 
 def loads_of(kind: str, size: float, seconds: float, crossings: Topology) -> Loads:
     """
-    Returns the load on each level of a collective of a kind, such as `all_gather`, with
-    `size` bytes over `crossings`. The collective takes `seconds` by itself.
+    Returns the load of a collective on each level of links. `kind` is the kind of the
+    collective, such as `all_gather`; the collective sends `size` bytes over
+    `crossings`, and takes `seconds` by itself.
     """
     if seconds <= 0:
         return ()
@@ -45,7 +46,10 @@ def loads_of(kind: str, size: float, seconds: float, crossings: Topology) -> Loa
 
 
 def _busy(kind: str, size: float, crossing: Crossing, crossings: Topology) -> float:
-    """Returns the seconds in which a collective keeps the links of a level busy."""
+    """
+    Returns the seconds in which a collective keeps the links of the level `crossing`
+    busy.
+    """
     if kind in _ROUNDS:
         passed = size * (crossing.blocks - 1) / crossing.blocks
         return _ROUNDS[kind] * passed / crossing.block_rate
@@ -71,8 +75,8 @@ def left_by(others: Loads, loads: Loads) -> float:
 @lru_cache(maxsize=4096)
 def fair_rates(loads: Loads, others: Loads) -> tuple[float, float]:
     """
-    Returns the speeds, from 0 to 1, of two collectives that run side by side. The first
-    has `loads`, the second has the loads `others`.
+    Returns the speeds, from 0 to 1, of two collectives that run side by side: of the
+    collective with `loads`, and of the collective with the loads `others`.
     """
     taken = dict(others)
     first = second = 1.0

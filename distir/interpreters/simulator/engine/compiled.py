@@ -1,7 +1,7 @@
 """
-A function compiled for simulation. For each op it holds the devices that the op
-occupies, the time, and the changes of memory. The compiler computes them once, however
-often the function is called.
+A function compiled for simulation. For each op, the compiled function holds the devices
+that the op occupies, the time, and the changes of memory. The compiler computes these
+facts once for all calls of the function.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CompiledStep:
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
         Returns a copy of the step with renumbered slots (indices of values). `slots`
-        maps old to new slots; any slot that it lacks is increased by `by`.
+        maps old to new slots; a slot that `slots` lacks is increased by `by`.
         """
         found = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
@@ -82,8 +82,8 @@ class CompiledStep:
 class CallStep(CompiledStep):
     """
     A call of the function `callee`. `mesh` is the index of the mesh that runs the whole
-    call, in arrays with one entry per mesh; None if the call needs several entries.
-    `fixed` holds arguments of the program that the call takes in addition to its
+    call, in arrays with one entry per mesh; `mesh` is None if several meshes run the
+    call. `fixed` holds arguments of the program that the call takes in addition to its
     operands.
     """
 
@@ -117,7 +117,7 @@ class OpStep(CompiledStep):
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
         Returns a copy of the step with renumbered slots (indices of values). `slots`
-        maps old to new slots; any slot that it lacks is increased by `by`.
+        maps old to new slots; a slot that `slots` lacks is increased by `by`.
         """
         found = super().moved(slots, by)
         if self.reusable:
@@ -156,7 +156,7 @@ class ComputationStep(OpStep):
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
         Returns a copy of the step with renumbered slots (indices of values). `slots`
-        maps old to new slots; any slot that it lacks is increased by `by`.
+        maps old to new slots; a slot that `slots` lacks is increased by `by`.
         """
         found = super().moved(slots, by)
         if self.view_of is not None:
@@ -190,7 +190,8 @@ class CompiledFunction:
     - `steps`: the steps, in order;
     - `mesh`: the index of the only mesh that runs the steps, one after the other, in
       arrays with one entry per mesh; None if there are several, or sends;
-    - `given_up`: the arguments of a program whose memory its results may take over.
+    - `given_up`: the indices of arguments that are caches of inference; results may
+      take over the memory of these arguments.
     """
 
     name: str

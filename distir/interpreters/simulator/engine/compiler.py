@@ -1,6 +1,6 @@
 """
-Compiles functions for the simulator. Each op is compiled once, however often its
-function is called.
+Compiles functions for the simulator. Each op is compiled once for all calls of its
+function.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from distir.sharding.rule import Rule
 
 class CompiledFunctionBuilder:
     """
-    Builds a compiled function from its steps, added in order. It assigns slots
+    Builds a compiled function from its steps, added in order. The builder assigns slots
     (indices) to values, and finds the step of each value's last use. SSA values must
     stay alive while the builder is in use.
     """
@@ -91,7 +91,7 @@ class CompiledFunctionBuilder:
     def define(self, count: int) -> int:
         """
         Reserves `count` new slots (indices of values) for the results of the next step,
-        and returns the first of them.
+        and returns the first new slot.
         """
         first = self._compiled.slots
         self._compiled.slots += count
@@ -194,8 +194,9 @@ class Compiler:
 
     def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
         """
-        Returns a compiler for other functions that shares the cached facts about ops
-        and types with this one. Both modules must stay alive.
+        Returns a compiler for `functions`, the functions of another module. Both
+        compilers share the cached facts about ops and types. Both modules must stay
+        alive.
         """
         found = copy(self)
         found.functions, found._compiled, found._open = functions, {}, []
@@ -205,8 +206,8 @@ class Compiler:
     def compile(self, function: FuncOp) -> CompiledFunction:
         """
         Returns the compiled form of `function`, after compiling all functions that it
-        calls. Raises DistIRError for functions that call each other in a cycle, and for
-        ops that cannot be simulated.
+        calls. Raises DistIRError if functions call each other in a cycle, or if an op
+        cannot be simulated.
         """
         name = function.sym_name.data
         if name in self._open:
@@ -219,7 +220,10 @@ class Compiler:
         return self._compiled[name]
 
     def rule(self, op: Operation) -> Rule:
-        """Returns the sharding rule of an op. Ops that are alike share it."""
+        """
+        Returns the sharding rule of an op. Ops with the same name, types and attributes
+        share one rule.
+        """
         return self._computations.rule(op)
 
     def take(self, function: FuncOp, compiled: CompiledFunction) -> None:
@@ -270,8 +274,8 @@ class Compiler:
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
         """
         Returns the index of the only mesh that runs the steps of a function, in arrays
-        with one entry per mesh. Returns None if several meshes run them, or if arrays
-        have one entry per device.
+        with one entry per mesh. Returns None if several meshes run the steps, or if
+        arrays have one entry per device.
         """
         if not isinstance(self.device_map, UniformDeviceMap):
             return None
@@ -378,8 +382,8 @@ class Compiler:
         """
         Returns a step for all communication of an op that communicates while it
         computes, such as a recurrent layer that gathers its state in each step. The
-        communication step comes before the op's own step. Returns None for other ops.
-        `first` is the slot of the op's first result.
+        communication step comes before the op's own step. Returns None if `op` does not
+        communicate in this way. `first` is the slot of the op's first result.
         """
         if not isinstance(op, GatheredOp | OpaqueBase):
             return None
@@ -408,9 +412,9 @@ class Compiler:
         Returns the transfers of an op, or None if the op does not communicate.
 
         Ops that communicate values of the same types in the same way share their
-        transfers. Two kinds of op do not: the first collective of a bucket, which takes
-        the time of the whole bucket, and, with a profile, a collective outside of
-        buckets, whose time depends on the ops around it.
+        transfers. Two kinds of op do not share transfers: the first collective of a
+        bucket, which takes the time of the whole bucket, and, with a profile, a
+        collective outside of buckets, whose time depends on the ops around it.
         """
         axes: tuple[str, ...] = ()
         share, is_joined = 1.0, False
@@ -463,9 +467,9 @@ class Compiler:
 
 def _caches(function: FuncOp) -> frozenset[int]:
     """
-    Returns the arguments of a program that are caches of inference and get new content.
-    The caller uses the result from then on, so the result may take the argument's
-    memory.
+    Returns the indices of a program's arguments that are caches of inference and that a
+    result updates. The caller continues with the result, so the result may take over
+    the memory of the argument.
     """
     updated = updated_arguments(function).values()
     if not updated:
@@ -476,9 +480,9 @@ def _caches(function: FuncOp) -> frozenset[int]:
 
 def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]:
     """
-    Returns a result and the argument that it updates. If they are a state in the host's
-    memory, returns their copies on the device: the computed value and the fetched
-    argument.
+    Returns `new`, a result, and `old`, the argument that the result updates. If both
+    are in the host's memory, returns their copies on the device: the computed value and
+    the fetched argument.
     """
     users = [use.operation for use in old.uses]
     if isinstance(new.owner, OffloadOp) and [type(op) for op in users] == [FetchOp]:
@@ -504,8 +508,9 @@ def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
 
 def _add_look_ups(steps: Sequence[CompiledStep], last_use: Sequence[int]) -> None:
     """
-    Removes the separate memory of gradients of look-ups from `steps`. If the next step
-    adds such a gradient to another tensor, each slice is added to its row directly.
+    Changes `steps` so that the gradient of a look-up takes no memory of its own if the
+    next step adds it to another tensor: each slice of the gradient is then added to its
+    row of that tensor directly.
     """
     for place, (step, following) in enumerate(pairwise(steps), 1):
         if (

@@ -45,7 +45,7 @@ class Computation:
       forward pass;
     - `issue`: the seconds in which the host issues the op;
     - `workspace`: the bytes that the op needs besides operands and results;
-    - `is_view`: whether its result is its first operand's memory;
+    - `is_view`: whether the op's result is in the memory of its first operand;
     - `shapes`: the shapes of operands and results on one device; `operand_bytes`: the
       bytes of operands.
     """
@@ -76,8 +76,9 @@ class Computations:
 
     def of(self, op: Operation, name: str | None) -> Computation:
         """
-        Returns the work of an op on the mesh `name`; None stands for the only device of
-        a sequential program. Raises DistIRError for values whose shape is unknown.
+        Returns the work of an op on the mesh `name`; if `name` is None, on the only
+        device of a sequential program. Raises DistIRError for values whose shape is
+        unknown.
         """
         hardware, mesh = (
             self.device_map.hardware,
@@ -100,7 +101,10 @@ class Computations:
         return self._known[key]
 
     def rule(self, op: Operation) -> Rule:
-        """Returns the sharding rule of an op. Ops that are alike share it."""
+        """
+        Returns the sharding rule of an op. Ops with the same name, types and attributes
+        share one rule.
+        """
         return self._signatures.rule(op)
 
     def _rows(self, op: Operation) -> tuple[ExpertRows | None, ...]:
@@ -116,7 +120,8 @@ class Computations:
     def mesh_name(self, op: Operation) -> str | None:
         """
         Returns the name of the mesh on which an op computes, or None in a sequential
-        program. Raises DistIRError if its values are on several meshes.
+        program. Raises DistIRError if the op's operands and results are on several
+        meshes.
         """
         names = self.device_map.mesh_names((*op.operands, *op.results))
         if len(names) > 1:

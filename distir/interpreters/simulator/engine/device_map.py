@@ -75,8 +75,9 @@ class DeviceMap:
 
     def positions(self, mesh: str | None) -> Positions:
         """
-        Returns the positions (indices in arrays over devices) of the devices of a mesh,
-        in its order. None stands for the only device of a sequential program.
+        Returns the positions (indices in arrays over devices) of the devices of the
+        mesh named `mesh`, in the mesh's order. If `mesh` is None, returns the position
+        of the only device of a sequential program.
         """
         if mesh is None:
             return slice(0, 1 if self.is_sequential else 0)
@@ -88,8 +89,8 @@ class DeviceMap:
 
     def device_ids(self, mesh: str | None) -> tuple[int, ...]:
         """
-        Returns the device ids of a mesh, in its order. None stands for the only device
-        of a sequential program.
+        Returns the device ids of the mesh named `mesh`, in the mesh's order. If `mesh`
+        is None, returns the id of the only device of a sequential program.
         """
         if mesh is None:
             return self.devices[:1] if self.is_sequential else ()
@@ -179,8 +180,8 @@ class DeviceMap:
     def allocated(self, size: int, mesh: str | None) -> Bytes:
         """
         Returns the bytes that the devices of a mesh allocate for `size` bytes: whole
-        blocks of their kind's `allocation_block`. The result is a number, or one per
-        device if the blocks differ.
+        blocks of their kind's `allocation_block`. The result is one number, or one
+        number per device if the sizes of blocks differ.
         """
         kinds = self.hardware.kinds
         ids = self.device_ids(mesh)
@@ -218,7 +219,7 @@ class DeviceMap:
 
 
 class NotUniform(Exception):
-    """Raised if not all devices of a mesh do the same at the same time."""
+    """Raised if the devices of a mesh do not all do the same at the same time."""
 
 
 class UniformDeviceMap(DeviceMap):
@@ -228,8 +229,8 @@ class UniformDeviceMap(DeviceMap):
     devices behave alike.
 
     The devices of a mesh must be of one kind and belong to no other mesh. They wait
-    only for each other, or all of them for another mesh. Raises NotUniform for other
-    programs.
+    only for each other, or all of them for another mesh. Raises NotUniform if a program
+    does not meet these conditions.
     """
 
     def __init__(
@@ -286,8 +287,8 @@ class UniformDeviceMap(DeviceMap):
 
     def group(self, devices: Sequence[int]) -> Groups:
         """
-        Raises NotUniform, because the root of a group across meshes does other work
-        than the other devices of the group.
+        Raises NotUniform, because the root of a group across meshes does not do the
+        same work as the rest of the group.
         """
         raise NotUniform
 
@@ -374,8 +375,8 @@ def _groups_along(mesh: Mesh, axes: tuple[str, ...]) -> npt.NDArray[np.intp]:
 
 def _origin(type_: Attribute, op: Operation) -> str:
     """
-    Returns a text that says why a size in `type_` is unknown. `type_` is the type of an
-    operand or result of `op`.
+    Returns a text, for an error message, on the reason why a size in `type_` is
+    unknown. `type_` is the type of an operand or result of `op`.
     """
     arguments = op.body.block.args if isinstance(op, FuncOp) else ()
     values: list[SSAValue] = [*op.operands, *op.results, *arguments]

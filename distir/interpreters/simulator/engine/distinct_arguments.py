@@ -1,6 +1,6 @@
 """
 Counts the different values that a function gets as an argument in a step. The functions
-of a pipeline run once for each micro-batch, most of them with the same weights.
+of a pipeline run once for each micro-batch, mostly with the same weights.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from distir.interpreters.simulator.library_kernels import cast_parameter
 class DistinctArguments:
     """
     The values that the functions of a program get as arguments in all calls of a step.
-    `functions` maps the names of functions to functions. A function that none of them
-    calls runs once.
+    `functions` maps the names of functions to functions. A function that no other
+    function calls runs once.
     """
 
     def __init__(self, functions: Mapping[str, FuncOp]):
@@ -38,9 +38,9 @@ class DistinctArguments:
 
     def share_of_runs(self, op: Operation) -> float:
         """
-        Returns the share of the runs of `op` in which a library does its work. It casts
-        each parameter to 8-bit floats once a step and keeps the result; other ops do
-        their work in all runs.
+        Returns the fraction of the runs of `op` in which a library does the work of
+        `op`. A library casts each parameter to 8-bit floats once a step and keeps the
+        result; for all other ops the fraction is 1.
         """
         parameter = cast_parameter(op)
         return 1.0 if parameter is None else self.share(parameter)
@@ -48,17 +48,17 @@ class DistinctArguments:
     def share(self, argument: BlockArgument) -> float:
         """
         Returns the number of different values that an argument of a function has in a
-        step, divided by the number of times that the function runs. It is 1 if the
-        argument never has the same value again.
+        step, divided by the number of times that the function runs. The result is 1 if
+        the argument has a different value in each run.
         """
         values = self._values_of(argument)
         return sum(values.values()) / self._runs_of(_function_around(argument))
 
     def _values_of(self, value: SSAValue) -> Mapping[SSAValue, int]:
         """
-        Returns the values that `value` has in a step, as values of the functions that
-        make them: results of ops, and arguments of the program. Maps each to the number
-        of times that it is made.
+        Returns the different values that `value` has in a step. An argument of a called
+        function is traced to the results of ops, or arguments of the program, that its
+        calls pass. Maps each of these to the number of times that it is computed.
         """
         if value not in self._values:
             function = _function_around(value)

@@ -52,9 +52,9 @@ class ExpertRows:
 
 def expert_rows(function: FuncOp) -> dict[SSAValue, ExpertRows]:
     """
-    Returns the values of a function with rows of experts of which some are always
-    empty. These values are operands and results of grouped products, and values that
-    are computed row by row from or into such rows.
+    Maps values of a function to the rows of experts that they hold, if some of these
+    rows are always empty. The values are operands and results of grouped products, and
+    values that are computed row by row from or into such rows.
     """
     following = _Following()
     weights: list[CombineWeightsGradOp] = []
@@ -75,8 +75,8 @@ def expert_rows(function: FuncOp) -> dict[SSAValue, ExpertRows]:
 
 class _Following:
     """
-    Finds the values of a function that hold rows of experts. `slots` maps tensors with
-    the row numbers of choices to the rows.
+    Finds the values of a function that hold rows of experts. `slots` maps each tensor
+    that holds the row numbers of the tokens' choices to these rows.
     """
 
     def __init__(self):

@@ -19,13 +19,13 @@ from distir.interpreters.simulator.engine.machine import Buffer, Execution, Mach
 
 class Follower:
     """
-    Base of classes that follow an execution. Its methods do nothing; subclasses
-    override the ones they need.
+    Base of classes that follow an execution. The methods of this class do nothing; a
+    subclass overrides the methods that it needs.
 
-    A machine calls the methods in program order, and the methods may read its state.
-    For each op, the machine calls `ran` while clocks and memory are as before the op,
-    then `allocated` for each result. It calls `held` when results and workspace exist
-    and the clocks are at the op's end, and then `released` for each value that is
+    A machine calls the methods in program order, and the methods may read the machine's
+    state. For each op, the machine calls `ran` while clocks and memory are as before
+    the op, then `allocated` for each result. It calls `held` when results and workspace
+    exist and the clocks are at the op's end, and then `released` for each value that is
     freed.
     """
 
@@ -42,7 +42,7 @@ class Follower:
         """
 
     def awaited(self, buffer: Buffer) -> None:
-        """Called when devices have waited for a value in flight."""
+        """Called when devices have waited for a value that was in flight."""
 
     def allocated(
         self, buffer: Buffer, value: SSAValue, path: Sequence[CallStep]
@@ -96,8 +96,8 @@ class FollowedMachine(Machine):
 
     def release(self, buffer: Buffer) -> None:
         """
-        Removes one holder of the memory. If this frees the memory, reports it to the
-        followers.
+        Removes one holder of the memory. If no holder is left, the memory is freed, and
+        this is reported to the followers.
         """
         super().release(buffer)
         if not buffer.holders:

@@ -7,15 +7,16 @@ of its devices independently. A collective or send makes its devices wait for ea
 other, and occupies all of them. Asynchronous communication leaves the devices free.
 Asynchronous collectives run on the communication streams of their devices
 (`streams.py`). Asynchronous sends between two devices run one after the other. A send
-starts when the sender reaches it; a profile may say that the sender is busy meanwhile.
-A device waits for a value in flight at its first use of the value, which may be in
-another function than the start of the communication.
+starts when the sender reaches the send in program order; a profile may say that the
+sender is busy meanwhile. A device waits for a value in flight at its first use of the
+value, which may be in a different function than the start of the communication.
 
 Results are allocated before operands are freed. A value is freed after its last use,
 across calls too. The operand of an asynchronous collective is freed at the end of the
 collective, unless the collective works in place, as an all-reduce does. A result that
-updates an argument of the program may take over its memory. Sums and all-reduces may
-take over the memory of an operand that no later op needs (see `Compiler`).
+updates an argument of the program may take over the argument's memory. Sums and
+all-reduces may take over the memory of an operand that no later op needs (see
+`Compiler`).
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Buffer:
     stream of the value's collective (None for a send), and `arrival` the time of
     arrival without the stream's delay. `departure` is the time since when this value,
     or an earlier one right before it, has been in flight. `source` is the memory that
-    the value is made from; it must not be freed before the arrival.
+    the value is made from; this memory must not be freed before the arrival.
     """
 
     __slots__ = (
@@ -109,7 +110,8 @@ class Machine:
     - `live`, `peak`: the bytes in use now, and at most so far; `held`: the bytes in use
       throughout;
     - `streams`: the streams of asynchronous collectives; `contention`: the share of a
-      device that computations lose while a stream is busy, or None if it is 0 for all;
+      device that computations lose while a stream is busy, or None if this share is 0
+      for all devices;
     - `channels`: the clocks of asynchronous sends, one per pair of devices, keyed by
       the pairs that send together;
     - `runs`: the number of runs of each function (see `Totals`);
@@ -387,8 +389,8 @@ class Machine:
 
     def _allocate_results(self, step: OpStep, frame: list[Buffer]) -> None:
         """
-        Allocates the results of an op, or takes over the memory of other values for
-        them.
+        Allocates memory for the results of an op, or lets the results take over the
+        memory of values that are no longer needed.
         """
         made: Sequence[Allocation]
         if step.reusable and self._reuse(step, frame):
@@ -424,7 +426,8 @@ class Machine:
     def _take(self, allocation: Allocation, source: int, frame: list[Buffer]) -> bool:
         """
         Makes a result take over the memory of the argument in slot `source`, unless a
-        view of the argument is still in use. Returns whether it did.
+        view of the argument is still in use. Returns whether the result took over the
+        memory.
         """
         buffer = frame[source]
         # An argument of the program has two holders: the caller, and its own slot until
@@ -440,8 +443,8 @@ class Machine:
     ) -> None:
         """
         Allocates the constants of a function for the whole step, at `positions` of the
-        machine's arrays. None stands for the devices that the function was compiled
-        for.
+        machine's arrays. If `positions` is None, the constants are on the devices that
+        the function was compiled for.
         """
         for step in compiled.steps:
             if isinstance(step, ComputationStep) and step.is_constant:

@@ -1,4 +1,4 @@
-"""Lets computations last as long as their host needs to issue ops."""
+"""Makes computations last at least as long as the host needs to issue their ops."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from distir.interpreters.simulator.engine.device_map import Positions
 @dataclass
 class _Queue:
     """
-    The ops that one function issues to the devices of a mesh, with three sums of
-    seconds: `issuing` (of the host), `communicating` and `computing` (of the devices).
-    `steps` holds the ops that compute.
+    The ops of one function that run on the same devices, with three sums of seconds:
+    `issuing` is the host's time to issue the ops, and `communicating` and `computing`
+    are the devices' times to run them. `steps` holds the ops that compute.
     """
 
     issuing: float = 0.0
@@ -34,8 +34,8 @@ def pace(steps: Sequence[CompiledStep]) -> None:
     """
     Lengthens the computations of one function's `steps`, in place, so that the ops of
     each mesh take at least as long as the host needs to issue them. The host's time for
-    a mesh is the sum of the `issue` times, in seconds, of the steps on the mesh; without
-    a profile these are 0. Asynchronous steps are ignored.
+    a mesh is the sum of the `issue` times, in seconds, of the steps on the mesh;
+    without a profile these times are 0. Asynchronous steps are ignored.
     """
     queues: dict[bytes, _Queue] = {}
     for step in steps:

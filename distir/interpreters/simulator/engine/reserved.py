@@ -3,8 +3,8 @@ Memory that libraries keep on a device throughout, in addition to the values of 
 program.
 
 For PyTorch with CUDA, this memory includes contexts, the workspaces of matrix products,
-and the buffers of each NCCL communicator. The op `device.kind` declares its size; by
-default it is 0, and only the program's values take memory.
+and the buffers of each NCCL communicator. The op `device.kind` declares the size of
+this memory; by default the size is 0, and only the program's values take memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Reserved:
         Returns the bytes that libraries keep for a program that consists of the
         functions `used`. The result has `positions` numbers, one per device or one per
         mesh of equal devices. A group of devices that communicates counts once on each
-        of its devices, however many ops it has.
+        of its devices, even if it runs many ops.
         """
         libraries = np.zeros(positions, dtype=np.int64)
         each = np.zeros(positions, dtype=np.int64)

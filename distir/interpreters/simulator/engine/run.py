@@ -34,10 +34,10 @@ from distir.program import functions
 @dataclass(frozen=True)
 class DeviceGroup:
     """
-    Devices that do the same work: `devices` holds their ids, and `meshes` the names of
-    the meshes that they belong to. The first device represents the group. `index` is
-    its index in the lists of a `Simulation`, and `position` its position in the arrays
-    of a machine.
+    Devices that do the same work: `devices` holds the ids of the devices, and `meshes`
+    the names of the meshes that contain these devices. The first device represents the
+    group. `index` is the first device's index in the lists of a `Simulation`, and
+    `position` its index in the arrays of a machine.
     """
 
     meshes: tuple[str, ...]
@@ -114,8 +114,8 @@ class Run:
     def of(module: ModuleOp, entry: FuncOp, device_map: DeviceMap) -> Run:
         """
         Compiles the function `entry` of a module and all functions that it calls.
-        Raises DistIRError if the simulator cannot run one of them, for example because
-        of an op of a per-rank program.
+        Raises DistIRError if the simulator cannot run one of these functions, for
+        example because of an op of a per-rank program.
         """
         compiler = Compiler(functions(module), device_map)
         compiled = compiler.compile(entry)

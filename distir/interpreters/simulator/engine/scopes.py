@@ -25,8 +25,8 @@ def full_scope(op: Operation, path: Sequence[CallStep]) -> str:
 def _within(outer: str, scope: str) -> str:
     """
     Returns the scope of an op or a call with the written scope `scope`, inside a call
-    with the scope `outer`. A `*` in `scope` is replaced by the part of `outer` in the
-    same place.
+    with the scope `outer`. A `*` in `scope` is replaced by the part of `outer` at the
+    same depth.
     """
     if not scope or not outer:
         return scope or outer

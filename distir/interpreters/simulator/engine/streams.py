@@ -140,8 +140,8 @@ class CommunicationStreams:
     ) -> None:
         """
         Makes the devices of a blocking collective wait until its stream is free.
-        Advances their `clock`, and adds the seconds waited to `idle`. The part in which
-        another collective was in progress is added to `transit` too.
+        Advances their `clock`, and adds the seconds waited to `idle`. The seconds in
+        which an earlier collective was in progress are added to `transit` too.
         """
         own = self.by_axes.get(transfer.axes)
         if own is None:

@@ -1,7 +1,7 @@
 """
 Values that share memory, like PyTorch's strided tensors. Ops such as `transpose`,
-`split` and `expand` return another view of their operand's memory. Ops that need
-another order of elements copy them.
+`split` and `expand` return a view of their operand's memory. An op that needs the
+elements in a different order copies them.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ def _rule(*names: str, begins: bool = False) -> Callable[[_Rule], _Rule]:
 
 def share_memory(steps: Iterable[CompiledStep]) -> None:
     """
-    Sets, for each step of a function, the memory that its results use. Arguments and
-    results of calls count as row-major. Also prevents ops from working in place in a
-    part of another value's memory, or in memory in which one element stands for many.
+    Sets, for each step of a function, the memory that the step's results use. Arguments
+    and results of calls count as row-major. Also prevents ops from working in place in
+    a part of another value's memory, or in memory in which one element stands for many
+    elements of the value.
     """
     known: dict[int, tuple[int, ...]] = {}
     parts: set[int] = set()
@@ -108,7 +109,8 @@ def _place_results(step: ComputationStep, known: dict[int, tuple[int, ...]]) -> 
 
 def _rule_of(op: Operation) -> tuple[_Rule, bool] | None:
     """
-    Returns the rule of an op and its flag `begins`, or None if the op has no rule.
+    Returns the rule of an op and the flag `begins` of the rule (see `_rule`), or None
+    if the op has no rule.
     """
     if op.name in _RULES:
         return _RULES[op.name]
@@ -180,8 +182,8 @@ def _elementwise(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
     """
-    Gives the first result the strides of the operands that have its shape, if these
-    strides are equal and leave no gaps. Other results are row-major.
+    Gives the first result the strides of the operands that have the result's shape, if
+    these strides are equal and leave no gaps. All other results are row-major.
     """
     own = shapes[len(given)]
     alike = {s for s, shape in zip(given, shapes, strict=False) if shape == own}
@@ -197,9 +199,9 @@ def _product(
 ) -> Placed:
     """
     Copies each operand of a matrix product whose leading dimensions cannot be read as a
-    single one without a copy. These are the batch dimensions of both operands. If the
-    second operand is a single matrix, they are all but the last dimension of the first
-    operand.
+    single dimension without a copy. The leading dimensions are the batch dimensions of
+    both operands or, if the second operand is a single matrix, all but the last
+    dimension of the first operand.
     """
     kept = 1 if len(shapes[1]) <= 2 else 2
     copied = [

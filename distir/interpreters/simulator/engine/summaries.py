@@ -2,11 +2,11 @@
 Summaries of calls. A summary is the effect of a whole call.
 
 Consider a function that runs on a single mesh whose devices all do the same at the same
-time. Its effect on the clocks is the same in every call (`timeline.py`). Its effect on
-memory depends only on its arguments: which arguments share memory, and which memory
-only the call holds. So the function is executed once for each such pattern of
-arguments, and other calls apply the summary. A summary also holds on other meshes with
-the same devices and links.
+time. The function's effect on the clocks is the same in every call (`timeline.py`). The
+effect on memory depends only on the arguments of the call: which arguments share
+memory, and which memory only the call holds. So the function is executed once for each
+such pattern of arguments, and all later calls with this pattern apply the summary. A
+summary also holds on other meshes with the same devices and links.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from distir.interpreters.simulator.engine.timeline import Arrival, MeshStream, T
 
 class Pattern(NamedTuple):
     """
-    The memory of a call's arguments. For each argument, `numbers` gives the index of
-    its memory. For each memory, `own` tells whether only the call holds it, and `sizes`
-    gives its bytes. `fixed` holds the indices of the arguments whose memory the program
-    holds throughout.
+    The memory of a call's arguments. Arguments that share memory have the same number
+    in `numbers`, an index of memories. For each memory, `own` tells whether only the
+    call holds this memory, and `sizes` gives the number of bytes. `fixed` holds the
+    indices of the arguments whose memory the program holds throughout.
     """
 
     numbers: tuple[int, ...]
@@ -46,7 +46,7 @@ class Made:
     """
     Memory that a call allocated and that is still in use when the call ends. `number`
     is the index of the memory, and `size` its bytes. If the value is still in flight,
-    `started` is the index of its collective, and `source` the memory that the
+    `started` is the index of the value's collective, and `source` the memory that this
     collective holds.
     """
 
@@ -99,8 +99,8 @@ class Summary:
 
 class SummarisingMachine(Machine):
     """
-    A machine with one position (one set of clocks) per mesh. It applies summaries
-    instead of executing calls. `places` holds the positions of each mesh.
+    A machine with one position (one set of clocks) per mesh. The machine applies
+    summaries instead of executing calls. `places` holds the positions of each mesh.
     """
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):
@@ -143,8 +143,8 @@ class Summaries:
     ) -> list[Buffer]:
         """
         Calls a function on one mesh by applying its summary. `step` is the call, and
-        `frame` holds its operands. The call frees operands that nobody else holds, and
-        returns the results.
+        `frame` holds its operands. The call frees operands that no other value holds,
+        and returns the results.
         """
         mesh, compiled, fixed = step.mesh, step.callee, step.fixed
         assert mesh is not None
@@ -207,8 +207,8 @@ class Summaries:
         self, outer: SummarisingMachine, compiled: CompiledFunction, pattern: Pattern
     ) -> Summary:
         """
-        Returns the summary of a function for a pattern of arguments, by executing it on
-        memory of its own.
+        Executes a function on memory of its own, and returns the summary of the
+        function for a pattern of arguments.
         """
         mesh = compiled.mesh
         assert mesh is not None

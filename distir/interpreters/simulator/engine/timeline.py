@@ -2,7 +2,7 @@
 The effect of a function on the clocks of its mesh.
 
 All devices of a mesh do the same at the same time, so one number per stream describes
-all of them. If no communication is asynchronous, a call adds a fixed duration.
+all devices. If no communication is asynchronous, a call adds a fixed duration.
 Otherwise the effect of a call depends on how far the streams are apart, and the call
 replays the function's moments: each collective and each wait, with the computation
 between them as one duration. The result is exact, without a visit to each op.
@@ -218,16 +218,17 @@ class Timeline:
 
     def collective(self, seconds: float, axes: tuple[str, ...], loads: Loads) -> None:
         """
-        Records a blocking collective that takes `seconds`, over mesh axes, with its
-        loads on links.
+        Records a blocking collective that takes `seconds`, over the mesh axes `axes`.
+        `loads` are the loads of the collective on links.
         """
         self.seconds += seconds
         self.moments.append(Communicating(seconds, axes, loads))
 
     def start(self, seconds: float, axes: tuple[str, ...], loads: Loads) -> int:
         """
-        Records the start of an asynchronous collective that takes `seconds`, over mesh
-        axes, with its loads on links. Returns its index.
+        Records the start of an asynchronous collective that takes `seconds`, over the
+        mesh axes `axes`. `loads` are the loads of the collective on links. Returns the
+        index of the collective.
         """
         self.moments.append(Starting(seconds, axes, loads))
         self.started += 1

@@ -73,11 +73,11 @@ class Transfer:
 
 def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] | None:
     """
-    Returns the transfers of an op, which run one after the other, or None if the op
-    does not communicate. The result is empty for a send whose source and target devices
-    are the same, and for a scale of 8-bit floats that devices exchange together with
-    all scales of a step. Raises DistIRError for values without a layout, and for meshes
-    that do not fit each other.
+    Returns the transfers of an op, in the order in which they run. Returns None if the
+    op does not communicate. The result is empty for a send whose source and target
+    devices are the same, and for a scale of 8-bit floats that devices exchange together
+    with all scales of a step. Raises DistIRError if a value has no layout, or if the
+    meshes of a send do not fit each other.
     """
     if type(op) is SendOp:
         return _send(op, device_map)
@@ -204,8 +204,8 @@ def _later(seconds: Seconds, by: float) -> Seconds:
 
 def _in_bucket(seconds: Seconds) -> Seconds:
     """
-    Returns a function that gives a tensor's share of the time in which a whole bucket
-    is reduced.
+    Returns a function that gives one tensor's share of the time in which the whole
+    bucket (all tensors of one message) is reduced.
     """
     return lambda size, stages: seconds(BUCKET, stages) * size / BUCKET
 
@@ -233,7 +233,8 @@ def _exchange(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
 
 def _shift(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
-    Returns the transfer of a collective in which each device sends to the next one.
+    Returns the transfer of a collective in which each device sends to the next device
+    of its group.
     """
     groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
     sent = size if groups.size > 1 else 0
@@ -414,10 +415,11 @@ class MessageBuffers:
     The bytes of the buffers of collectives on each device.
 
     A tensor that is split or gathered along its first dimension is sent from, or
-    received in, its own memory. Along another dimension, a buffer holds a copy of its
-    parts. The tensors of one message are copied next to each other. So each of these
-    tensors is in memory twice for some time: tensors to reduce at the first collective
-    of the message, and gathered tensors until the last collective.
+    received in, its own memory. If the tensor is split or gathered along any other
+    dimension, a buffer holds a copy of its parts. The tensors of one message are copied
+    next to each other. So each of these tensors is in memory twice for some time:
+    tensors to reduce at the first collective of the message, and gathered tensors until
+    the last collective.
     """
 
     def __init__(self, device_map: DeviceMap):

@@ -77,7 +77,8 @@ class UniformMachine(SummarisingMachine):
 
     def _communicate(self, step: CommunicationStep) -> None:
         """
-        Runs blocking communication: its meshes wait for each other, and are then busy.
+        Runs blocking communication: the meshes that take part wait for each other, and
+        are then busy.
         """
         mesh = step.transfers[0].meshes[0]
         if not step.is_collective or mesh not in self._clocks_of:

@@ -1,4 +1,4 @@
 """
-Profiles: the performance of devices and links in practice. They replace the figures of
-data sheets.
+Profiles: the performance of devices and links in practice. The figures of profiles
+replace the figures of data sheets.
 """

@@ -35,8 +35,8 @@ def profile_names() -> list[str]:
 def load_profile(name_or_path: str | Path) -> Profile:
     """
     Returns the built-in profile `name_or_path`, or the profile in the file at that
-    path. If the file has a `base`, the name of another profile, its fields replace
-    fields of this profile. Raises DistIRError if the profile cannot be read.
+    path. If the file names another profile as its `base`, the fields of the file
+    replace fields of the base. Raises DistIRError if the profile cannot be read.
     """
     path = _path_of(str(name_or_path))
     return Profile.parse(_name_of(path), _data(path, ()))
@@ -49,8 +49,8 @@ def _name_of(path: Path) -> str:
 def _data(path: Path, above: tuple[Path, ...]) -> Any:
     """
     Returns the data of a profile's file, merged with the data of its base. `above`
-    holds the files from which chains of bases lead to `path`. Raises DistIRError if a
-    profile is its own base.
+    holds the files that led to `path`: each file names the next one as its base. Raises
+    DistIRError if a profile is its own base.
     """
     if path in above:
         raise DistIRError(
@@ -131,9 +131,9 @@ class ProfileChoice:
     @staticmethod
     def of(given: Sequence[str], cluster: ClusterOp) -> ProfileChoice:
         """
-        Returns the profiles that the user named in `given`. If it is empty, returns the
-        profiles that the cluster's kinds of devices name. Raises DistIRError if one of
-        these cannot be read.
+        Returns the profiles that the user named in `given`. If `given` is empty,
+        returns the profiles that the cluster's kinds of devices name. Raises
+        DistIRError if a profile that a kind names cannot be read.
         """
         if given:
             return ProfileChoice(tuple(given))

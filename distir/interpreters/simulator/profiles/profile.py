@@ -1,11 +1,12 @@
 """
-Profiles: the performance of a kind of device and its links in practice. They complement
-the figures of data sheets.
+Profiles: the performance of a kind of device and its links in practice. Profiles
+complement the figures of data sheets.
 
-A `Profile` is a JSON file (`docs/reference/profiles.md` has the format). It gives the
-efficiency of large and small ops on a device, the time in which the host issues an op,
-and the overheads of messages. These figures are few and physical, so they also hold for
-shapes that nobody measured. Without a profile, the simulator uses the data sheet alone.
+A `Profile` is a JSON file (`docs/reference/profiles.md` has the format). A profile
+gives the efficiency of large and small ops on a device, the time in which the host
+issues an op, and the overheads of messages. These figures are few and physical, so the
+figures also hold for shapes that nobody measured. Without a profile, the simulator uses
+the data sheet alone.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ SPLITS = (1, 2, 3, 4, 6, 8)
 
 def _served_by(op_class: str) -> list[str]:
     """
-    Returns `op_class`, followed by the classes whose curves are used in its place, in
-    order of preference.
+    Returns `op_class`, followed by the classes whose curves are used if a profile has
+    no curve for `op_class`, in order of preference.
     """
     found: list[str] = []
     wanted: str | None = op_class
@@ -115,7 +116,8 @@ class Curve:
         """
         Returns the seconds of an op that does `flops` operations and moves `moved`
         bytes, on a device with `peak` FLOP/s and a memory of bandwidth `bandwidth`.
-        `product` describes the op if it is a product of matrices.
+        `product` describes the op as a product of matrices, or is None if the op is not
+        such a product.
         """
         memory = moved / (bandwidth * self.bandwidth)
         compute = flops / (peak * self.efficiency)
@@ -206,12 +208,12 @@ class LinkFigures:
     - `copy_bandwidth`: bytes/s at which a device adds up or copies data in its memory
       (infinite: at no cost);
     - `shared`: whether the devices of a block, such as a node, pass on to each other
-      the data that one of them received over this level; if not, each receives all data
-      over its own adapter;
+      the data that one of them received over this level; if not, each device receives
+      all data over its own adapter;
     - `occupies`: whether an asynchronous send keeps its sender busy, as in software
       that waits for the send immediately;
     - `kinds`: figures for single kinds of communication (`all_reduce`, `send`, ...),
-      for libraries that do some of them less efficiently than others.
+      for libraries in which the kinds of communication are not equally efficient.
     """
 
     bandwidth: float | Mapping[int, float]
@@ -266,12 +268,12 @@ class MemoryFigures:
     - `fragments`: the free memory that the allocator cannot use again, as a fraction of
       the memory that is allocated and freed within a step;
     - `block`: memory is allocated in multiples of this number of bytes;
-    - `libraries`: the bytes that are always taken (contexts, workspaces of matrix
-      products); `communicator`: the bytes for each group of devices that a device
-      communicates with;
+    - `libraries`: the bytes that libraries take in every program (contexts, workspaces
+      of matrix products); `communicator`: the bytes for each group of devices that a
+      device communicates with;
     - `logit`: the bytes of 32-bit copies per 16-bit logit, in a loss or its gradient;
-      None stands for the copies of generated packages, which compute losses of a part
-      of the logits at a time.
+      if None, the copies are those of generated packages, which compute losses of a
+      part of the logits at a time.
     """
 
     fragments: float = 0.0

@@ -14,8 +14,8 @@ from distir.errors import DistIRError
 class Table:
     """
     One JSON object of a profile. Each method reads one field, and raises DistIRError if
-    its value is missing or wrong. `finish` refuses objects without a `source`, and
-    fields that no method has read.
+    the field's value is missing or wrong. `finish` refuses objects without a `source`,
+    and fields that no method has read.
     """
 
     def __init__(self, owner: str, data: Any):
@@ -111,7 +111,7 @@ class Table:
     def flag(self, key: str, default: bool) -> bool:
         """
         Returns the boolean in field `key`, or `default` if the field is missing. Raises
-        DistIRError for other values.
+        DistIRError if the value is not a boolean.
         """
         value = self._value(key, default)
         if not isinstance(value, bool):
@@ -176,8 +176,8 @@ class Table:
 
     def all_tables(self) -> dict[str, Table]:
         """
-        Returns the values of all fields, by name. Raises DistIRError if one is not an
-        object.
+        Returns the values of all fields, by name. Raises DistIRError if the value of a
+        field is not an object.
         """
         return {key: self.table(key) for key in self._data}
 

@@ -134,9 +134,9 @@ def _argument_layout(
 
 def _merged(owner: str, entries: Sequence[ArgumentLayout]) -> ArgumentLayout:
     """
-    Merges the entries of arguments with the same layout into one. `owner` is the name
-    that the arguments share. For states of the optimizer, it is the name that their
-    parameters share.
+    Merges the entries of arguments with the same layout into one. `owner` is the common
+    name of the arguments or, for states of the optimizer, the common name of the
+    parameters.
     """
     first = entries[0]
     if len(entries) == 1:

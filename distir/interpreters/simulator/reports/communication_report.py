@@ -58,8 +58,8 @@ Key = tuple[str, str, tuple[str, ...]]
 class CommunicationRecorder(Follower):
     """
     Counts the messages of each group of devices in `groups`, and their bytes, by op and
-    mesh axes. It follows one device per group. With `by_layer`, each layer of the model
-    is counted separately; otherwise all layers are counted together.
+    mesh axes. The recorder follows one device per group. With `by_layer`, each layer of
+    the model is counted separately; otherwise all layers are counted together.
     """
 
     def __init__(self, groups: Sequence[DeviceGroup], by_layer: bool = False):

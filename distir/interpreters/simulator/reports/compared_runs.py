@@ -2,8 +2,8 @@
 Published runs that resemble a simulated run, and the errors of their predictions.
 
 `compared_runs.json` beside this file holds one entry per kind of device and
-parallelism. `bench/accuracy.py --record` writes it from runs that no profile was fitted
-to.
+parallelism. `bench/accuracy.py --record` writes this file from runs that no profile was
+fitted to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ComparedRuns:
     - `hardware`: the kind of device, such as `H100`;
     - `parallelism`: the kinds of parallelism, as `parallelism_of` returns them;
     - `float8`: whether products were computed in 8-bit floats;
-    - `runs`: the number of runs; `sources`: the publications that they are from;
+    - `runs`: the number of runs; `sources`: the publications that report the runs;
     - `mean`, `largest`: the mean and the largest absolute relative error.
     """
 
@@ -87,7 +87,7 @@ def accuracy_note(result: Simulation) -> str:
     Returns a sentence on the errors of predictions for published runs on the same
     devices, with the same kinds of parallelism. If there are no such runs, the sentence
     says so. Returns "" for programs that do not train and for simulations without a
-    profile, because no published runs are compared with these.
+    profile, because no published run is compared with such predictions.
     """
     if not result.profiles or not is_training_step(result.run.entry):
         return ""
@@ -179,9 +179,9 @@ def parallelism_of(entry: FuncOp) -> tuple[str, ...]:
 
 def _is_gathered_again(parameter: SSAValue) -> bool:
     """
-    Whether parts of a parameter are gathered for each use, as in ZeRO stage 3: several
-    times, or by functions that take the parts. In stages 1 and 2, the parts are
-    gathered only once, after the update.
+    Whether parts of a parameter are gathered for each use, as in ZeRO stage 3: the
+    parts are gathered several times, or by functions that take the parts. In stages 1
+    and 2, the parts are gathered only once, after the update.
     """
     pending, gathers = [parameter], 0
     while pending:

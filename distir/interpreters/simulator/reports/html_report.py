@@ -94,7 +94,7 @@ def report_data(
 ) -> dict[str, Any]:
     """
     Returns the data of the report as values that JSON can represent. The timelines have
-    about `blocks` blocks; None stands for `SHOWN_BLOCKS`.
+    about `blocks` blocks (`SHOWN_BLOCKS` if `blocks` is None).
     """
     most = SHOWN_BLOCKS if blocks is None else blocks
     groups = simulation.groups
@@ -193,8 +193,9 @@ def _seconds(ticks: int) -> float:
 
 def _block(block: Block, names: _Names) -> list[float | int]:
     """
-    Returns a block of the timeline as a list: its begin, its seconds, its seconds of
-    communication, the indices of its label and its function, and its number of ops.
+    Returns a block of the timeline as a list: the begin and the duration of the block
+    in seconds, the seconds of communication, the indices of the block's label and
+    function in `names`, and the number of ops.
     """
     return [
         _seconds(block.begin),

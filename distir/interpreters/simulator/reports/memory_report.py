@@ -48,7 +48,8 @@ class Held:
     Memory that is in use at the peak of a group of devices, `size` bytes on each
     device. `value` is the SSA value in this memory, or None for an op's workspace and
     for libraries. `scope` is the value's module in the source model. If a call that has
-    returned made the value, `calls` is the path to this call; otherwise it is empty.
+    returned made the value, `calls` is the path to this call; otherwise `calls` is
+    empty.
     """
 
     value: SSAValue | None
@@ -102,9 +103,9 @@ def savings(
 ) -> list[Saving]:
     """
     Returns possible savings of at least a hundredth of the peak, largest first. There
-    are two kinds of them: values that are equal on all devices of a mesh axis although
-    the axis could split them, and values that calls of a function keep for the backward
-    pass.
+    are two kinds of savings: values that are equal on all devices of a mesh axis
+    although the axis could split them, and values that calls of a function keep for the
+    backward pass.
     """
     found = [*_replicated(held, mesh_of), *_kept(held)]
     large = [saving for saving in found if saving.saved >= _LEAST_SHARE * peak]
@@ -195,7 +196,9 @@ class GroupMemory:
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """The bytes of each kind of value at the peak. They add up to the peak."""
+        """
+        The bytes of each kind of value at the peak. The numbers add up to the peak.
+        """
         totals: dict[str, int] = dict.fromkeys(KINDS, 0)
         for held in self.held:
             totals[held.kind] += held.size

@@ -50,9 +50,10 @@ class Cause(NamedTuple):
 @dataclass
 class Spent:
     """
-    The time that a device spends, in ticks. `compute` is the time in which it computes.
-    `exposed_communication` is the time in which it communicates, or waits for a message
-    in transit. `waiting` is the time in which it waits for other devices.
+    The time that a device spends, in ticks. `compute` is the time in which the device
+    computes. `exposed_communication` is the time in which the device communicates, or
+    waits for a message in transit. `waiting` is the time in which the device waits for
+    other devices.
     """
 
     compute: int = 0
@@ -165,8 +166,8 @@ class TimeReport:
 class TimeRecorder(Follower):
     """
     Records the time of one device of each group in `groups`. `resolution`, in seconds,
-    is the longest block into which short ops are combined on the timeline; if it is
-    negative, no timeline is kept.
+    is the longest block into which short ops are combined on the timeline; if
+    `resolution` is negative, no timeline is kept.
     """
 
     def __init__(self, groups: Sequence[DeviceGroup], resolution: float = -1.0):
@@ -281,8 +282,8 @@ class TimeRecorder(Follower):
 
     def _put(self, blocks: list[Block], block: Block) -> None:
         """
-        Appends a block to `blocks`, or merges it into the last block if both together
-        are no longer than the resolution.
+        Appends a block to `blocks`, or merges it into the last block if the two blocks
+        together are not longer than the resolution.
         """
         assert self._resolution is not None
         if not blocks or block.end - blocks[-1].begin > self._resolution:

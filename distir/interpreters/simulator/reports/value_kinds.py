@@ -66,14 +66,15 @@ class ValueKinds:
     - Arguments of the entry function are classified by their role. A result that
       updates an argument has the argument's kind, and so do values that become such a
       result by gathering parts or by casts.
-    - Gradients are gradients of parameters: operands of optimizers, results with that
-      role, and their terms and parts. They are found by going backwards, through calls.
-      A function that is called from several places is classified once for all calls.
+    - Gradients are gradients of parameters: operands of optimizers, results of the
+      program with the role of a gradient, and the terms and parts that these are made
+      of. Gradients are found by following values backwards, through calls. A function
+      that is called from several places is classified once for all calls.
     - Constants are results of `onnx.Constant`. Communication buffers are all other
       results of collectives and sends.
-    - Activations are all other values that the program computes. They include the
-      gradients of activations, and values of steps that `differentiate` did not make,
-      such as the optimizer of an imported training step.
+    - Activations are all other values that the program computes. Activations include
+      the gradients of activations, and values of steps that `differentiate` did not
+      make, such as the optimizer of an imported training step.
     """
 
     def __init__(self, module: ModuleOp):
