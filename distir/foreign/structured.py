@@ -127,8 +127,8 @@ class Loops:
     @cached_property
     def whole(self) -> frozenset[int]:
         """
-        The loops that cannot be split, because an index expression combines several
-        loops or the body depends on the loop's position.
+        The loops that cannot be split, because an index expression computes with the
+        loop's position (as in `d0 + d1`), or because the body uses the position.
         """
         found = set(loops_in_expressions(self.maps))
         for op in self.body.walk():
