@@ -17,10 +17,10 @@ from distir.gradients.rule import GradientBuilder
 @dataclass(frozen=True)
 class GradientTypes:
     """
-    Decides the types of gradients. A gradient has the type of its value. With `wide`,
-    gradients of 16-bit parameters have f32 elements instead, in all functions. Each
-    contribution to such a gradient is cast to f32 where it is computed, and
-    contributions are added and reduced in f32.
+    Decides the types of gradients. A gradient has the type of the value to which it
+    belongs. With `wide`, gradients of 16-bit parameters have f32 elements instead, in
+    all functions. Each contribution to such a gradient is cast to f32 where it is
+    computed, and contributions are added and reduced in f32.
     """
 
     wide: bool = False
@@ -40,8 +40,8 @@ class GradientTypes:
         self, gradient: SSAValue, value: SSAValue, build: GradientBuilder
     ) -> SSAValue:
         """
-        Returns `gradient`, a gradient of `value`, cast to the type of gradients of
-        `value`.
+        Returns `gradient`, a gradient of `value`, cast to the type that gradients of
+        `value` have.
         """
         type_ = self.of(value)
         if gradient.type == type_:
