@@ -259,8 +259,7 @@ class ReverseMode:
         """
         Returns the forward and the backward function of the function `name`. The
         backward function returns the gradients of the arguments at the indices
-        `arguments`. Raises DistIRError if the function has no gradient of these
-        arguments.
+        `arguments`. Raises DistIRError if there is no function `name`.
         """
         key = (name, tuple(arguments))
         if key not in self.pairs:

@@ -35,8 +35,8 @@ def cross_entropy(
 
 def _checked(op: OnnxOp, gradients: Gradients) -> SSAValue:
     """
-    Returns the gradient of the loss that `op` computes. Raises DistIRError if an option
-    or a second used result makes the op one without a gradient, or if the shape of the
+    Returns the gradient of the loss that `op` computes. Raises DistIRError if the op
+    has weights of classes, if its second result has a gradient, or if the shape of the
     labels does not suit the scores.
     """
     _check_labels(op)
@@ -83,8 +83,9 @@ def _per_label(
     op: OnnxOp, dloss: SSAValue, kept: SSAValue | None, build: GradientBuilder
 ) -> SSAValue:
     """
-    Returns the factor by which each label's loss enters the result, times the gradient
-    `dloss`. The factor is a scalar, unless the op has no reduction.
+    Returns the gradient of each label's loss, computed from the gradient `dloss` of the
+    op's result. It is a scalar, the same for all labels, unless the op has no
+    reduction.
     """
     if op.attribute("reduction") != "mean":
         return dloss
