@@ -30,7 +30,7 @@ SETTING_ROLE = "setting"
 
 def _updates(module: ModuleOp) -> tuple[list[UpdateOp], list[UpdateOp]]:
     """
-    Returns the updates in the entry function of a program, and the updates in its other
+    Returns the updates in the entry function of a program, and the updates in all other
     functions.
     """
     entry = entry_function(module)
@@ -45,8 +45,8 @@ def _updates(module: ModuleOp) -> tuple[list[UpdateOp], list[UpdateOp]]:
 
 def has_step_settings(module: ModuleOp) -> bool:
     """
-    Whether the program has updates and all of them are in the entry function. Only then
-    can `add_step_settings` make arguments.
+    Whether the program has updates, all of them in the entry function. Only then can
+    `add_step_settings` turn their hyper-parameters into arguments.
     """
     own, others = _updates(module)
     return any(op.step_setting_names for op in own) and not others
@@ -82,7 +82,10 @@ def add_step_settings(
 
 
 class _Arguments:
-    """The arguments of an entry function, with new arguments for hyper-parameters."""
+    """
+    The arguments of an entry function, to which arguments for hyper-parameters are
+    added.
+    """
 
     def __init__(self, entry: FuncOp):
         self.entry = entry

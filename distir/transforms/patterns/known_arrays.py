@@ -286,7 +286,8 @@ def _results(
 
 def _repeating(array: Array) -> Array:
     """
-    Returns an equal array that stores repeated elements along a dimension only once.
+    Returns an array with the same elements in which elements that repeat along a
+    dimension are stored only once.
     """
     stored = array
     for dim in range(array.ndim):
@@ -299,9 +300,9 @@ def _repeating(array: Array) -> Array:
 
 def _without_repeats(arrays: Sequence[Array | None], rank: int) -> list[Array | None]:
     """
-    Returns the operands of an elementwise op without common repetitions: a dimension
-    along which all operands repeat gets size 1. None stands for an omitted operand.
-    `rank` is the largest number of dimensions of the operands.
+    Returns the operands of an elementwise op, with size 1 in each dimension along which
+    all operands repeat. An operand that is None is omitted and stays None. `rank` is
+    the largest number of dimensions of the operands.
     """
     aligned = list(arrays)
     for dim in range(-rank, 0):

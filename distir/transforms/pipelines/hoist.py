@@ -28,8 +28,9 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
     """
     Computes values of the whole batch from whole inputs, before all micro-batches. An
     example is the number of labels by which a loss divides. A value is moved if it
-    combines all micro-batches, if micro-batches need it, and if it depends on inputs
-    and labels but not on parameters. Returns whether any value was moved.
+    combines all micro-batches, if an op that runs per micro-batch needs it, and if it
+    depends on inputs and labels but not on parameters. Returns whether any value was
+    moved.
     """
     ops = list(function.body.block.ops)
     given = _given(function)

@@ -3,7 +3,8 @@ Scales of 8-bit floats in programs over micro-batches. The scale of a tensor com
 its largest magnitude. Any scale gives the same product up to rounding, because the
 product of the rounded values is divided by the scales again. Each micro-batch can
 therefore have scales for its own tensors, as with current scaling in NVIDIA's
-Transformer Engine, and no micro-batch waits for others.
+Transformer Engine. A micro-batch then need not wait for the largest magnitude over all
+micro-batches.
 """
 
 from __future__ import annotations

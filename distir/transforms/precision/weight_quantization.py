@@ -62,8 +62,8 @@ The ends of the names of the tensors that stand for a parameter: `NAME.quantized
 class QuantizedWeight:
     """
     How a parameter was quantised: to `format`, one of `WEIGHT_FORMATS`, in groups of
-    `group` weights of a row (4 bits only). `is_turned` tells whether the parameter is
-    `[k, n]` and its quantised form `[n, k]`.
+    `group` weights of a row (4 bits only). `is_turned` tells whether the quantised form
+    `[n, k]` is the transpose of the parameter `[k, n]`.
     """
 
     format: str
@@ -120,8 +120,8 @@ def quantize_weights(
 
 def _parameter(op: OnnxOp) -> tuple[BlockArgument, bool]:
     """
-    Returns the parameter matrix of a product, and whether its shape is `[k, n]` because
-    no transpose is in front of the product.
+    Returns the parameter matrix of a product, and whether its shape is `[k, n]`,
+    because there is no transpose between the parameter and the product.
     """
     value, is_turned = op.operands[1], True
     if op.name == "onnx.Gemm" and op.attribute("transB"):
@@ -154,7 +154,7 @@ def _replace(
 ) -> None:
     """
     Replaces a parameter by the tensors of its quantised form, and replaces the products
-    that use it.
+    that use the parameter.
     """
     rows, width = shape_of(parameter)
     if weight.is_turned:
@@ -208,9 +208,9 @@ def _replace(
 
 class QuantizedWeights(Mapping[str, Array]):
     """
-    The weights of a program with quantised parameters. It converts a parameter of
-    `weights` that is named in `quantized` when a part of the quantised form is looked
-    up.
+    The weights of a program with quantised parameters, by name. `quantized` names the
+    parameters of `weights` that are quantised. A parameter is quantised when a tensor
+    of its quantised form is looked up.
     """
 
     def __init__(
@@ -241,9 +241,9 @@ class QuantizedWeights(Mapping[str, Array]):
 def quantized(matrix: Array, weight: QuantizedWeight) -> dict[str, Array]:
     """
     Returns the quantised tensors of a parameter matrix, by the suffixes of their names.
-    In 8 bits, the largest magnitude of each row becomes the largest number. In 4 bits,
-    the numbers span from the smallest to the largest weight of each group, including
-    zero. Scales have the type of the matrix.
+    In 8 bits, the largest magnitude of each row becomes the largest 8-bit number. In 4
+    bits, the numbers span the range from the smallest to the largest weight of each
+    group, which is extended to include zero. Scales have the type of the matrix.
     """
     rows = np.asarray(matrix.swapaxes(-1, -2) if weight.is_turned else matrix)
     exact = rows.astype(np.float32)

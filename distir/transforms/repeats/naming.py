@@ -1,5 +1,6 @@
 """
-Names for a function that replaces several pieces of a program, and for its values.
+Names for a function that replaces several parts of a program, and for the values of the
+function.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ def general_attributes(
     dictionaries: Sequence[dict[str, Attribute]],
 ) -> dict[str, Attribute]:
     """
-    Returns the attributes on which the arguments for one parameter agree.
-    `dictionaries` has the attributes of the argument in each call of the function.
+    Returns the attributes for a parameter of a new function, on which all arguments
+    that calls pass for the parameter agree. `dictionaries` has the attributes of the
+    argument in each call.
     """
     first = dictionaries[0]
     common = {
