@@ -87,7 +87,7 @@ class _Plan(NamedTuple):
 class ReshardLowering:
     """
     Replaces each `dist.reshard` by the cheapest chain of collectives and sends. `known`
-    has the program's meshes by name.
+    maps names to the meshes of the program.
     """
 
     def __init__(self, known: Mapping[str, Mesh]):

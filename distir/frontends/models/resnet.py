@@ -33,7 +33,7 @@ def build_wide_resnet(
     """
     Returns the forward pass of a ResNet with `layers` layers, from images [batch, 3,
     image, image] to logits [batch, classes]. Raises DistIRError if `layers` is not 50,
-    101 or 152, or if another size is not valid.
+    101 or 152, or if one of the other sizes is not valid.
 
     There are four stages of bottleneck blocks. A block of the first stage has three
     convolutions: 1 x 1 to `channels` channels, 3 x 3 to `width_factor` times as many,
@@ -72,7 +72,9 @@ def build_wide_resnet(
 def _repeated(
     main: ModuleBuilder, stage: str, like: SSAValue, channels: int, factor: int
 ) -> Layer:
-    """Returns the layer that all blocks of `stage` after the first block call."""
+    """
+    Returns the layer that is called for each block of `stage` except the first block.
+    """
     b = ModuleBuilder(main.element, f"{stage}.*", main.trains)
     x = b.argument("hidden", shape_of(like), role=None)
     return b.layer(stage, _block(b, "", x, channels, factor, 1))

@@ -1,4 +1,7 @@
-"""Appends the modules of an inference step. Weights and caches may have 4 or 8 bits."""
+"""
+Appends the modules of an inference step to a function. Weights and caches may have 4 or
+8 bits.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ _ROWS = ("quantized", "scale")
 @dataclass(frozen=True)
 class StepFormats:
     """
-    The number formats of a step's matrices and caches. None stands for the type of the
-    model.
+    The number formats of a step's matrices and caches. A format that is None means the
+    type of the model.
 
     - `weights`: the format of the layers' matrices, one of `WEIGHT_FORMATS`. Matrices
       of experts have this format only if it has 8 bits.
@@ -57,8 +60,9 @@ class Matrices(NamedTuple):
 
 class StepBuilder(ModuleBuilder):
     """
-    Appends modules with weights and caches in the given `formats`. Their arguments have
-    the names that the passes `quantize-weights` and `quantize-caches` use.
+    Appends modules with weights and caches in the given `formats`. The arguments for
+    weights and caches have the names that the passes `quantize-weights` and
+    `quantize-caches` would give them.
     """
 
     def __init__(self, element: TypeAttribute, root: str, formats: StepFormats):
@@ -69,9 +73,9 @@ class StepBuilder(ModuleBuilder):
         self, name: str, value: SSAValue, outputs: int, bias: bool = True
     ) -> SSAValue:
         """
-        Adds the product of `value` with a matrix of parameters, and returns its result.
-        Raises DistIRError if the groups of 4-bit weights do not divide the number of
-        inputs.
+        Adds the product of `value` and a matrix of parameters, and returns the result.
+        Raises DistIRError if the group size of 4-bit weights does not divide the number
+        of inputs.
         """
         kind, group = self.formats.weights, self.formats.group
         if kind is None:
@@ -98,7 +102,10 @@ class StepBuilder(ModuleBuilder):
         return self.add(QuantizedLinearOp(value, *parts, y=result))[0]
 
     def experts(self, name: str, experts: int, inputs: int, outputs: int) -> Matrices:
-        """Adds the matrices `name` of experts, each from `inputs` to `outputs`."""
+        """
+        Adds the matrices `name` of all experts, each from `inputs` to `outputs`
+        features, and returns them.
+        """
         kind = self.formats.weights
         if kind is None or kind not in EIGHT_BITS:
             return Matrices(self.parameter(name, (experts, inputs, outputs)), None)

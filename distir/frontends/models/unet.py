@@ -91,7 +91,7 @@ def build_unet(
 
 class _Unet:
     """
-    Builds the modules of a U-Net. `time` holds the embedding of each image's time.
+    Builds the modules of a U-Net. `time` is the embedding of the time of each image.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class _Unet:
 
     def residual(self, name: str, x: SSAValue, channels: int) -> SSAValue:
         """
-        Returns `x` plus two convolutions, each after a norm. A projection of the time's
-        embedding is added between them.
+        Returns `x` plus two convolutions, each after a norm. A projection of the time
+        embedding is added between the convolutions.
         """
         b, batch = self.b, shape_of(x)[0]
         h = self._norm(f"{name}.norm1", x)

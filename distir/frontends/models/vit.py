@@ -62,7 +62,7 @@ def _embeddings(
 ) -> SSAValue:
     """
     Returns the embeddings of the class token and of the patches, [batch, tokens,
-    width], with their positions added.
+    width]. The embeddings of the tokens' positions are already added.
     """
     name = "vit.embeddings"
     batch, _, image, _ = shape_of(pictures)

@@ -97,9 +97,9 @@ def import_onnx(
     - `dims`: sizes of dynamic dimensions of the inputs, by their symbol or as
       `INPUT.POSITION`.
     - `trainable`, `frozen`: patterns of names of weights, such as `*.bias`, that
-      override the file's facts about training; a weight that matches both is trained.
-    - `values`: arrays that replace the data of initializers, by name; None stands for a
-      tensor without a value.
+      override what the file says about training; a weight that matches both is trained.
+    - `values`: arrays that replace the data of initializers, by name; a None means that
+      the tensor has no value.
     - `numbers`: values of inputs that hold one number, by name; these inputs become
       constants.
 
@@ -254,7 +254,8 @@ class _Importer:
 
     def _note(self, found: WeightRole) -> None:
         """
-        Writes the facts in `found` as attributes of the argument that was added last.
+        Writes the facts in `found` as attributes of the argument that was added most
+        recently.
         """
         if found.frozen:
             self.attributes[-1][FROZEN] = UnitAttr()
@@ -387,7 +388,10 @@ class _Importer:
         self._add(node, op)
 
     def _add(self, node: NodeProto, op: Operation) -> None:
-        """Adds the op of a node. Its results get the names of the node's outputs."""
+        """
+        Adds the op `op` of a node. The results of the op get the names of the node's
+        outputs.
+        """
         if (location := node_location(node)) is not None:
             op.location = location
         self.block.add_op(op)
@@ -399,9 +403,9 @@ class _Importer:
 
 def _is_other_name(node: NodeProto, weights: Container[str]) -> bool:
     """
-    Whether a node is an `Identity` that only gives a parameter another name. PyTorch's
-    older exporter merges parameters with equal values: it writes each duplicate as an
-    `Identity` of the first one.
+    Whether a node is an `Identity` that only gives a second name to a parameter.
+    PyTorch's older exporter merges parameters with equal values: it writes each
+    duplicate as an `Identity` of the first one.
     """
     return (
         node.op_type == "Identity"
