@@ -1,6 +1,6 @@
 """
-Appends modules with the names and shapes of PyTorch's modules to a function. The
-builders of models use it.
+Appends modules with the names and shapes of PyTorch's modules to a function, for the
+builders of models.
 """
 
 from __future__ import annotations

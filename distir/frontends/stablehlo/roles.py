@@ -77,11 +77,12 @@ def argument_roles(
     """
     Returns the role of each argument.
 
-    An argument that a result replaces is a parameter if it is a float and another
-    result, such as the loss, depends on it; otherwise it is a state. An argument of the
-    batch (`inputs`) is an input. However, it is a constant, such as the key of a random
-    generator, if its dimension 0 differs from the batch size of most inputs. Any other
-    argument is a parameter if it is a float, and otherwise a constant.
+    An argument that a result replaces is a parameter if it is a float and a result that
+    replaces no argument, such as the loss, depends on it; otherwise it is a state. An
+    argument of the batch (`inputs`) is an input. However, it is a constant, such as the
+    key of a random generator, if its dimension 0 differs from the batch size of most
+    inputs. Any other argument is a parameter if it is a float, and otherwise a
+    constant.
     """
     replaced = set(updated.values())
     used = _used_by_others(function, set(updated))
@@ -102,7 +103,7 @@ def argument_roles(
 
 def _used_by_others(function: FuncOp, updates: set[int]) -> set[int]:
     """
-    Returns the indices of the arguments that some result outside `updates` depends on.
+    Returns the indices of the arguments on which a result outside of `updates` depends.
     Returns all arguments if every result is in `updates`.
     """
     block = function.body.block
@@ -131,8 +132,8 @@ def _used_by_others(function: FuncOp, updates: set[int]) -> set[int]:
 def argument_attributes(arguments: Leaves, roles: Sequence[str]) -> list[Attributes]:
     """
     Returns the attributes of each argument: its role and name. A state also gets the
-    name of its parameter, if there is one: the parameter of the same shape with the
-    longest common end of its dotted name.
+    name of its parameter, if there is one: the parameter of the same shape whose dotted
+    name has the longest common end with the name of the state.
     """
     parameters = [i for i, role in enumerate(roles) if role == "parameter"]
     by_kind: dict[tuple[int, ...], list[int]] = {}

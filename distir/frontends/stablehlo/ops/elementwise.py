@@ -286,8 +286,8 @@ def _expm1(call: HloCall) -> LazyTensor:
 @converts("stablehlo.log_plus_one")
 def _log1p(call: HloCall) -> LazyTensor:
     """
-    Converts to `log(u)` with `u = 1 + x`, times `x / (u - 1)` where `u` was rounded,
-    and to `x` where `u` is 1 (Kahan's formula).
+    Converts log(1 + x) to `log(u)` with `u = 1 + x`, times `x / (u - 1)` where `u` was
+    rounded, and to `x` where `u` is 1 (Kahan's formula).
     """
     [x], element, one = call.operands, call.element(), one_of(call)
     more = combined(call, "Add", [x, one], element)
@@ -326,9 +326,9 @@ _FAR = (
 @converts("chlo.erf_inv")
 def _erf_inv(call: HloCall) -> LazyTensor:
     """
-    Converts to two polynomials of `w = -log(1 - x^2)`, for w below 5 and for larger w
-    (M. Giles, Approximating the erfinv function). They have the precision of 32-bit
-    floats.
+    Converts the inverse of erf at x to two polynomials of `w = -log(1 - x^2)`, one for
+    w below 5 and one for larger w (M. Giles, Approximating the erfinv function). The
+    polynomials have the precision of 32-bit floats.
     """
     [x], element = call.operands, call.element()
     if element not in (f32, f16, bf16):

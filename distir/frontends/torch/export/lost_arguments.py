@@ -147,7 +147,7 @@ def _loss_of_fractions(
     smoothing: float,
     reduction: int,
 ) -> Tensor:
-    """Returns the loss for labels that give each class a fraction."""
+    """Returns the loss for labels that are fractions, one for each class."""
     dim = min(1, x.dim() - 1)
     if smoothing:
         target = target * (1 - smoothing) + smoothing / x.shape[dim]
@@ -164,7 +164,7 @@ def _loss_of_fractions(
 def _average(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
     Rewrites an average with `divisor_override`, which the exporter drops. Returns None
-    for an average without this argument. Raises DistIRError in combination with
+    for an average without this argument. Raises DistIRError if the average also has
     `ceil_mode`.
     """
     given = _arguments(node)
@@ -198,10 +198,10 @@ def _resized(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
     Rewrites a resize by factors as a resize to sizes. Returns None if the node stays
     unchanged.
 
-    The exporter writes factors as ONNX's scales, which are rounded to 32 bits before
-    sizes are derived from them, and which also matter if corners are aligned. Sizes
-    mean the same, except in dimensions whose new size is rounded down; these dimensions
-    are resized separately, by factors.
+    The exporter writes factors as ONNX's scales. These are rounded to 32 bits before
+    sizes are derived from them, and they matter even if corners are aligned. A resize
+    to sizes computes the same, except in dimensions whose new size is rounded down;
+    these dimensions are resized separately, by factors.
     """
     given = _arguments(node)
     source, factors, align = (
@@ -242,7 +242,7 @@ def _nearest(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
     """
     Rewrites a nearest-neighbour resize by factors that are not whole as a selection of
     elements by index, because ONNX's Resize rounds positions differently. Returns None
-    for other resizes.
+    for any other resize.
     """
     given = _arguments(node)
     factors = given["scale_factors"]
