@@ -282,12 +282,12 @@ _MOST_OF_MASK = 64
 def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
     Rewrites attention that the exporter writes wrongly. Returns None for any other
-    attention. The exporter's mistakes are:
+    attention. The mistakes of the exporter are:
 
     - for repeated heads (`enable_gqa`), it writes invalid axes;
-    - for a mask of booleans or of minus infinity, a query that sees no key gets the
+    - for a mask of Booleans or with minus infinity, it gives a query that sees no key the
       mean of the values, or NaN, instead of zeros;
-    - a scale in f64 is rounded to 32 bits.
+    - it rounds a scale in f64 to 32 bits.
     """
     given = _arguments(node)
     is_scaled = given["scale"] is not None and (
@@ -340,8 +340,8 @@ def _scale_queries(
 ) -> None:
     """
     Multiplies the queries of the attention `node` by a factor, so that attention with
-    the default scale computes the same as with the node's scale. `given` holds the
-    node's arguments and is updated.
+    the default scale computes the same as attention with the node's scale. `given`
+    holds the node's arguments and is updated.
     """
     factor = given["scale"] * math.sqrt(given["query"].meta["val"].shape[-1])
 
@@ -361,7 +361,7 @@ def _repeat_heads(
 ) -> None:
     """
     Repeats the keys and values before the attention `node`, so that each query head has
-    its own key and value head. `given` holds the node's arguments.
+    a key head and a value head of its own. `given` holds the node's arguments.
     """
     query, heads = given["query"], [given["key"], given["value"]]
 

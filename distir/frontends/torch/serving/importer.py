@@ -105,9 +105,9 @@ def import_serving(
 def _page_table(config: Any, sizes: ServingSizes) -> dict[str, torch.Tensor]:
     """
     Returns an example table of pages [batch, columns] by the name of the input, or an
-    empty dictionary if the cache has no pages. Sequences have different pages, as far
-    as there are enough. Raises DistIRError if no layer of the model attends to all
-    tokens.
+    empty dictionary if the cache has no pages. Sequences have different pages, as long
+    as there are enough pages. Raises DistIRError if no layer of the model attends to
+    all tokens.
     """
     if (paging := sizes.paging) is None:
         return {}
@@ -168,9 +168,9 @@ def cache_names(content: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _mark_cache(function: FuncOp, others: int, names: Sequence[str]) -> None:
     """
-    Sets `names` and the role `cache` on the arguments that hold the cache. They come
-    after `others` inputs, because the exporter keeps the order of leaves. Raises
-    DistIRError if the model has other inputs than expected.
+    Sets `names` and the role `cache` on the arguments that hold the cache. These
+    arguments come after `others` inputs, because the exporter keeps the order of
+    leaves. Raises DistIRError if the model has more or fewer inputs than expected.
     """
     attributes = argument_attributes(function)
     inputs = [i for i, role in enumerate(argument_roles(function)) if role == "input"]
