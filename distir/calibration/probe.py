@@ -66,7 +66,7 @@ class Probe:
 class CommunicationProbe(Probe):
     """
     A probe that measures communication of the kind `kind`, with a buffer of `size`
-    bytes. A `silent` probe is the twin of the probe before: it has the same
+    bytes. A `silent` probe belongs to a probe with communication: it has the same
     computations, without the communication.
     """
 

@@ -139,8 +139,8 @@ def joined_models(models: Mapping[str, ImportedModel]) -> ImportedModel:
 
     Entries share parameters of the same name. They also share constants of the same
     name if type and value are equal; otherwise the constant of the later entry is
-    renamed. Raises DistIRError if entries have an argument of the same name with any
-    other role and different types or attributes.
+    renamed. Raises DistIRError if parameters or caches of the same name have different
+    types or roles in different entries.
     """
     sources = _named_apart(models)
     notes = dict.fromkeys(note for model in models.values() for note in model.notes)

@@ -134,8 +134,8 @@ def _paging(
 ) -> Paging:
     """
     Returns the pages of a cache of `cache` tokens for each of `batch` sequences. Raises
-    DistIRError if the pools cannot share the sequences evenly, or if there are too few
-    pages.
+    DistIRError if the pools cannot share the sequences evenly, or if a pool has fewer
+    pages than sequences or more pages than its sequences can use.
     """
     if pools is None:
         pools = batch if pages is None else 1

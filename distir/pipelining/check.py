@@ -19,8 +19,8 @@ def check_schedule(schedule: PipelineSchedule, edges: StageEdges | None = None) 
     Raises DistIRError unless the schedule is complete and free of deadlocks. Every
     stage must be on one rank and have one forward pass and one backward pass of each
     micro-batch. All ranks must reach the end of their lists if each action waits for
-    its `dependencies`. `edges` lists the pairs of stages of which the first sends
-    values to the second; by default each stage sends to the next stage.
+    its `dependencies`. `edges` lists the stages that send values, as pairs (sender,
+    receiver); by default each stage sends to the next stage.
     """
     check_complete(schedule)
     executable_order(schedule, edges)

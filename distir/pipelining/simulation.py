@@ -89,8 +89,8 @@ def simulate_schedule(
     Computes the start and end time of each action of a schedule. An action starts when
     its rank is free and its dependencies have ended. A result from another rank arrives
     `communication` later, in the unit of the durations; sends do not occupy a rank.
-    `edges` lists the pairs of stages of which the first sends values to the second; by
-    default each stage sends to the next stage. Raises DistIRError for schedules that
+    `edges` lists the stages that send values, as pairs (sender, receiver); by default
+    each stage sends to the next stage. Raises DistIRError for schedules that
     `check_schedule` rejects, and for negative or infinite durations.
     """
     check_complete(schedule)

@@ -42,7 +42,8 @@ def build_unet(
 
     The defaults are the model of DDPM ("Denoising Diffusion Probabilistic Models",
     2020) for CIFAR-10. Parameters have the names and shapes of UNet2DModel in Hugging
-    Face's diffusers. Raises DistIRError if sizes do not fit together.
+    Face's diffusers. Raises DistIRError if a size is not positive or is not a multiple
+    of a number that must divide it.
     """
     check_sizes(batch=batch, image=image, channels=channels, blocks=blocks)
     halved = 2 ** (len(multipliers) - 1)

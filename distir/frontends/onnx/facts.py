@@ -97,7 +97,7 @@ class Facts:
     def origins(self, name: str) -> list[str]:
         """
         Returns the names of the graph's inputs whose values determine the value `name`.
-        Leaves out inputs of which only the shape matters. The search stops at arrays
+        Leaves out inputs that matter only by their shape. The search stops at arrays
         that are known.
         """
         found: dict[str, None] = {}

@@ -135,8 +135,8 @@ def _is_plumbing(converter: ModuleConversion, call: Operation) -> bool:
 def _carried(converter: ModuleConversion, body: Block) -> set[int]:
     """
     Returns the positions of the loop's values that each iteration replaces as a whole.
-    Leaves out values that stay the same, and tensors of which an iteration replaces
-    only a few rows.
+    Leaves out values that stay the same, and tensors in which an iteration replaces
+    only a part.
     """
     last = body.last_op
     assert last is not None

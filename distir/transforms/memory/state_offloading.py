@@ -146,7 +146,10 @@ def _index(value: SSAValue) -> int:
 
 
 def _insert(op: Operation, place: InsertPoint, like: Operation) -> None:
-    """Inserts the copy `op` at `place`, in the module scope of the op `like`."""
+    """
+    Inserts `op`, a copy to or from the host, at `place`, in the module scope of the op
+    `like`.
+    """
     if SCOPE in like.attributes:
         op.attributes[SCOPE] = like.attributes[SCOPE]
     Rewriter.insert_op(op, place)

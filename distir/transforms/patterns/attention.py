@@ -365,8 +365,8 @@ def _fits(
     query: SSAValue, key: SSAValue, value: SSAValue, scores: tuple[int, ...]
 ) -> bool:
     """
-    Whether the shapes of the operands and of the scores fit attention. The number of
-    query heads must be a multiple of the number of key heads.
+    Whether attention can have the given operands and scores, by their shapes. The
+    number of query heads must be a multiple of the number of key heads.
     """
     q, k, v = known_shape(query), known_shape(key), known_shape(value)
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:

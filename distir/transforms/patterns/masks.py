@@ -159,9 +159,9 @@ class KnownMasks:
         self, mask: Mask, holds: Callable[[int, npt.NDArray[Any]], bool]
     ) -> bool:
         """
-        Whether `mask` can be computed and `holds` is true for each block of its rows.
-        `holds` takes the index of the block's first row, and the numbers that the mask
-        adds to the scores of these rows.
+        Whether the array of `mask` can be computed and `holds` is true for each block
+        of its rows. `holds` takes the index of the block's first row, and the numbers
+        that the mask adds to the scores of these rows.
         """
         source = only_source(value_of(mask))
         return source is not None and self._arrays.every_block(

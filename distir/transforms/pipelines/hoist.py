@@ -58,8 +58,8 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
 
 def _given(function: FuncOp) -> set[SSAValue]:
     """
-    Returns the values that depend only on inputs, labels and constants, which the
-    program has from the beginning.
+    Returns the values that depend only on inputs, labels and constants. They can be
+    computed before all micro-batches.
     """
     block = function.body.block
     roles, attributes = argument_roles(function), argument_attributes(function)

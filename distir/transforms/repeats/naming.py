@@ -23,9 +23,9 @@ The part of a name that stands for the numbers in which the calls of a function 
 
 def generalise(names: Sequence[str]) -> str | None:
     """
-    Returns one name for several dotted names, with `*` for numbers in which they
+    Returns one name for several dotted names, with `*` for numbers in which the names
     differ: `h.*.attn` for `h.0.attn` and `h.1.attn`. Returns None if the names differ
-    in another way.
+    in anything but numbers.
     """
     split = [name.split(".") for name in names]
     if len({len(parts) for parts in split}) != 1:

@@ -155,7 +155,8 @@ class SplitSequence(RewritePattern):
     def _constrain(self, source: SSAValue, op: Operation) -> ConstrainOp | None:
         """
         Returns the op that requests a split of `source`, or None if `source` has no
-        sequence. Raises DistIRError if the axis does not divide the sequence.
+        dimension for the sequence. Raises DistIRError if the mesh axis does not divide
+        the length of the sequence.
         """
         shape = shape_of(source.type)
         if len(shape) < 2:

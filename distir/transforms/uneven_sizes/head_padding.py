@@ -126,7 +126,10 @@ class HeadPadder(ZeroPadder):
     # Which values are padded
 
     def _begin(self, op: Operation) -> None:
-        """If `op` is attention, records the padding of its operands and results."""
+        """
+        If `op` is attention with heads to pad, records the padding of its operands and
+        results.
+        """
         match op:
             case AttentionOp() | AttentionGradOp():
                 sizes = op.sizes

@@ -132,8 +132,9 @@ class DimensionPadder(ZeroPadder):
 
     def _way_of_update(self, op: UpdateOp, dims: Collection[int]) -> PassedZeros | None:
         """
-        Returns the padding of an update of a padded parameter, or None if the update
-        cannot be padded. The states of the update must have no other use.
+        Returns the padding of the operands and results of `op`, the update of a padded
+        parameter. Returns None if the update cannot work on padded tensors. The states
+        of the update must have no other use.
         """
         parameter, gradient, *states = op.tensors
         if (

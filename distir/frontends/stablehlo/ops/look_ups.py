@@ -302,10 +302,7 @@ def _tuples(call: HloCall, found: LookUp, indices: Indices) -> SSAValue:
 
 
 def _gather_tuples(call: HloCall, found: LookUp, table: SSAValue) -> SSAValue:
-    """
-    Converts a look-up by tuples of indices to GatherND, and returns the result of the
-    GatherND.
-    """
+    """Converts a look-up by tuples of indices to GatherND, and returns the rows."""
     build = call.build
     table_order, order = _tuple_form(found)
     tuples = _tuples(call, found, _indices(call, found, False))

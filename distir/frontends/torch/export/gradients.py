@@ -168,8 +168,8 @@ def own_backwards(*, keep: bool = False) -> Generator[dict[type, OwnBackward]]:
 def no_gradients_inside(kind: str) -> Generator[None]:
     """
     A context manager in which a model of class `kind` is exported. If the forward pass
-    of the model itself computes a gradient, such as for a penalty, the context manager
-    raises DistIRError, because exporters cannot write the gradient.
+    of the model itself asks PyTorch for a gradient, such as for a penalty, DistIRError
+    is raised, because exporters cannot write the gradient.
     """
     import torch
 
