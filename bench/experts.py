@@ -38,6 +38,8 @@ _PROFILES = {"dgx-h100": "H100-megatron", "gb200-nvl72": "GB200", "h800": "H800"
 _EVEN = 1.0
 _FUSED = "recompute:onnx.Split+onnx.Swish+onnx.Mul+onnx.Cast"
 """What fused kernels of SwiGLU do not keep for the backward, without recomputation."""
+_FUSED_DENSE = _FUSED.removesuffix("+onnx.Cast")
+"""The same for a model without experts, whose functions have no casts."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def llama3() -> Iterator[Run]:
             "llama-3-405b",
             **{n: row[n] for n in ("devices", "batch", "seq", "t", "p")},
             sequence_parallel=True,
+            checkpoint=_FUSED_DENSE,
             overlap="dp,params",
             chunks=4,
             schedule="interleaved-1f1b",

@@ -31,7 +31,8 @@ from typing import Any
 
 from auto import RHINO, RhinoModel
 from hand_plans import HandPlans
-from report import table
+from report import DOCUMENT, table
+from rhino_curves import draw
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
@@ -306,10 +307,11 @@ def report(folder: Path, compute: bool = True) -> str:
     """Returns the section, from the results in a folder."""
     doc = (__doc__ or "").split("\n\n")[-1]
     parts = ["## Rhino's evaluation", doc.strip()]
-    for name in EXPERIMENTS:
-        rows = results(folder, name, compute)
-        if rows:
-            parts.append(shown(name, rows))
+    found = {name: results(folder, name, compute) for name in EXPERIMENTS}
+    if all(found.values()):
+        (DOCUMENT.parent / "figures" / "rhino.svg").write_text(draw(found), "utf-8")
+        parts.append("All of it as curves: [the figure](figures/rhino.svg).")
+    parts += [shown(name, rows) for name, rows in found.items() if rows]
     return "\n\n".join(parts)
 
 

@@ -273,7 +273,7 @@ def write_docs(lines: list[str]) -> None:
     """Replaces the section in docs/benchmarks.md."""
     text = DOCS.read_text("utf-8")
     section = "\n".join([HEADING, "", "`python bench/slapo.py`:", "", *lines]) + "\n"
-    pattern = re.compile(rf"^{re.escape(HEADING)}$.*?(?=^## |\Z)", re.M | re.S)
+    pattern = re.compile(rf"^{re.escape(HEADING)}$.*?(?=^## |^<!-- |\Z)", re.M | re.S)
     if pattern.search(text):
         text = pattern.sub(lambda _: section + "\n", text)
     else:

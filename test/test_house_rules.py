@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
@@ -123,6 +124,19 @@ ROWS = {
     "sharding/rules": "one file per family of ops",
 }
 """Folders of more than 20 files, with the reason."""
+
+
+def test_no_merge_left_its_marks() -> None:
+    marks = re.compile(r"^\s*(<{7} |>{7} |={7}$)", re.M)
+    folders = ("distir", "test", "bench", "docs", "examples", "website")
+    found = [
+        str(path)
+        for folder in folders
+        for ending in ("py", "md", "mlir")
+        for path in (FOLDER.parent / folder).rglob(f"*.{ending}")
+        if marks.search(path.read_text("utf-8"))
+    ]
+    assert not found
 
 
 def test_files_can_be_read_in_one_go() -> None:

@@ -24,8 +24,9 @@ from distir.tools.files import read_arrays
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """
-    The differences between the outputs of two programs. It is truthy if all differences
-    are within the tolerance. `module` is the IR of the second program.
+    The differences between the outputs of two programs. A comparison is truthy if all
+    of its differences are within the tolerance. `module` is the IR of the second
+    program.
     """
 
     module: ModuleOp
@@ -36,7 +37,7 @@ class Comparison:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the differences to a JSON file. Raises DistIRError if it cannot be
+        Writes the differences to a JSON file. Raises DistIRError if the file cannot be
         written.
         """
         rows = [{**vars(output), "within": output.within} for output in self.outputs]
@@ -84,7 +85,8 @@ def check(
 def arrays_of(inputs: Mapping[str, Any] | str | Path | None) -> Arrays:
     """
     Returns NumPy arrays by name. `inputs` holds arrays or tensors by name, or is an
-    .npz file; None gives no arrays. Raises DistIRError if the file cannot be read.
+    .npz file. The result is empty if `inputs` is None. Raises DistIRError if the file
+    cannot be read.
     """
     import numpy as np
 

@@ -17,16 +17,16 @@ from distir.tools.arguments.typed_options import ClusterOptions
 @dataclass(frozen=True, eq=False)
 class DescribedCluster:
     """
-    The description of a cluster: the only op of `module`. Other functions take the file
-    that `save` writes.
+    The description of a cluster, which is the only op of `module`. The option `cluster`
+    of other functions takes the file that `save` writes.
     """
 
     module: ModuleOp
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the description to an `.mlir` file, for the option `cluster` of other
-        functions. Raises DistIRError if it cannot be written.
+        Writes the description to an `.mlir` file, for the option `cluster` of functions
+        such as `distir.search`. Raises DistIRError if the file cannot be written.
         """
         from distir.tools.files import write_program
 
@@ -45,8 +45,8 @@ class DescribedCluster:
 def cluster(kind: str, **options: Unpack[ClusterOptions]) -> DescribedCluster:
     """
     Describes a cluster of equal nodes, with the options of the command `distir
-    cluster`. `kind` is the kind of device, such as `A100`. Further options are `nodes`,
-    `devices_per_node`, `nic` and others. Raises DistIRError if an option is invalid.
+    cluster`. `kind` is the kind of device, such as `A100`. The options include `nodes`,
+    `devices_per_node` and `nic`. Raises DistIRError if an option is invalid.
     """
     from distir.tools.commands.cluster import described
 

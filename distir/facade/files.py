@@ -16,10 +16,11 @@ def export(
 ) -> Path:
     """
     Exports a checkpoint or a plan to `output`, with the options of the command `distir
-    export`. Returns the path of the file. By default it writes the weights of a
-    checkpoint. With `to="dtensor"` it writes a plan as calls of PyTorch's own
-    functions; if `source` is a saved plan, `program` is the program of its search.
-    Raises DistIRError if a file cannot be read or written.
+    export`. Returns the path of the file. By default the weights of a checkpoint are
+    written. With `to="dtensor"` the function writes a plan as Python code that calls
+    PyTorch's own functions; if `source` is a saved plan, the option `program` is the
+    program for which the plan was found. Raises DistIRError if a file cannot be read or
+    written.
     """
     given = command_options("export", "export", [source, "-o", output], options)
     export_command.run(given)
@@ -29,10 +30,11 @@ def export(
 def calibrate(output: str | Path, **options: Unpack[CalibrateOptions]) -> Path:
     """
     Measures this machine and writes its profile to `output`, with the options of the
-    command `distir calibrate` (`backend`, `devices`, `dtype`, ...). It prints the
-    measurements. Returns the path of the file, for the option `profile` of other
-    functions. A second file beside it describes the machine as a cluster. Raises
-    DistIRError if the measurement fails or a file cannot be written.
+    command `distir calibrate` (`backend`, `devices`, `dtype`, ...). The function prints
+    the measurements, and returns the path of the profile, for the option `profile` of
+    functions such as `distir.simulate`. A second file in the same folder describes the
+    machine as a cluster. Raises DistIRError if the measurement fails or a file cannot
+    be written.
     """
     given = command_options("calibrate", "calibrate", ["-o", output], options)
     calibrate_command.run(given)

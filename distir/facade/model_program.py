@@ -1,4 +1,4 @@
-"""A program for users of Python: the IR together with its weights."""
+"""A program as a Python object: the IR together with its weights."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ModelProgram:
     def of(program: ModelProgram | str | Path) -> ModelProgram:
         """
         Returns `program` itself, or reads it from a file if it is a path. Raises
-        DistIRError, ParseError or VerifyException if the file is no valid program.
+        DistIRError, ParseError or VerifyException if the file is not a valid program.
         """
         if isinstance(program, ModelProgram):
             return program
@@ -77,8 +77,8 @@ class ModelProgram:
     @property
     def weights(self) -> Arrays:
         """
-        The weights by name; empty if the program has none. Raises DistIRError if their
-        file cannot be read.
+        The weights by name; empty if the program has none. Raises DistIRError if the
+        file of the weights cannot be read.
         """
         if self.source is None:
             return self.arrays
@@ -86,7 +86,9 @@ class ModelProgram:
 
     @property
     def notes(self) -> list[str]:
-        """The notes of passes to the user, from the module attribute `dist.notes`."""
+        """
+        The messages that passes left for the user in the module attribute `dist.notes`.
+        """
         return read_notes(self.module)
 
     def with_module(self, module: ModuleOp) -> ModelProgram:
@@ -96,8 +98,8 @@ class ModelProgram:
     def weights_path(self, folder: Path) -> Path | None:
         """
         Returns the path of the weights file, or None if the program has no weights. If
-        the weights are only in memory, it writes them to a new file in `folder`. Raises
-        DistIRError if this file cannot be written.
+        the weights are only in memory, the method first writes them to a new file in
+        `folder`. Raises DistIRError if the new file cannot be written.
         """
         if self.source is not None:
             return weights_file(self.module, self.source)
@@ -138,8 +140,8 @@ class ModelProgram:
 
     def _repr_html_(self) -> str:
         """
-        Returns the display of the program in a notebook: its inputs and labels, its
-        notes, and the beginning of its text.
+        Returns HTML that shows the program in a notebook: its inputs and labels, its
+        notes, and the beginning of its IR.
         """
         rows = "".join(
             f"<tr><td>{escape(argument.role)}</td><td>{escape(argument.name)}</td>"

@@ -115,10 +115,10 @@ def distribute(
 ) -> ModelProgram:
     """
     Returns a program distributed over a cluster, with the options of the command
-    `distir distribute`, or by the `plan` that `distir.search` found for it. The given
-    program stays as it is. The `notes` of the result name parts of the program that
-    could not be split. Raises DistIRError for options that contradict each other or do
-    not suit the program.
+    `distir distribute`, or by the `plan` that `distir.search` found for the program.
+    `program` itself is not changed. The `notes` of the result name the parts of the
+    program that could not be split. Raises DistIRError for options that contradict each
+    other or do not suit the program.
     """
     from distir.planning.plans.saved_plan import SavedPlan
     from distir.program.entries import chosen_entry
@@ -153,7 +153,8 @@ class ScheduledProgram(ModelProgram):
     """
     A program with a schedule. With the option `verify`, `check` holds the comparisons
     of kernels and outputs. With the option `tune`, `tuned` holds the results of all
-    points, and the program is the one of the best point, `tuned.best`.
+    combinations of knob values and plans that were tried, and the program is that of
+    the best combination, `tuned.best`.
     """
 
     check: ScheduleCheck | None = None
@@ -170,15 +171,15 @@ def schedule(
 ) -> ScheduledProgram:
     """
     Returns a program rewritten by the schedule in `script`, with the options of the
-    command `distir schedule`. The given program stays as it is.
+    command `distir schedule`. `program` itself is not changed.
 
     `set` gives values for the schedule's knobs (its tunable parameters), by name. With
     `verify=True`, each kernel and the whole program are compared with the original.
     `tune`, such as `"exhaustive"`, `["descent", 50]` or `["measure", 4]`, searches the
-    values of the knobs together with a grid of plans on `cluster`. It also tries the
-    programs in `also`, which are the same model with other batch sizes. `training` and
-    its options turn the result into a training step. Raises DistIRError if the schedule
-    cannot be applied or changes the results of the program.
+    values of the knobs together with a grid of plans on `cluster`. The search also
+    tries the programs in `also`, which are the same model with other batch sizes.
+    `training` and its options turn the result into a training step. Raises DistIRError
+    if the schedule cannot be applied or changes the results of the program.
     """
     from distir.tools.commands.schedule import (
         add_step,

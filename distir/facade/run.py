@@ -31,8 +31,8 @@ from distir.tools.files import write_arrays
 class LoweredProgram:
     """
     A package of PyTorch code in `folder`. `module` is the IR of the package's program.
-    With the option `check_memory`, `memory` compares the simulated peak memory of each
-    kind of process with the counted one.
+    With the option `check_memory`, `memory` holds the simulated and the counted peak
+    memory of each group of processes that run the same code.
     """
 
     module: ModuleOp
@@ -42,7 +42,7 @@ class LoweredProgram:
     def save(self, path: str | Path) -> None:
         """
         Copies the package to the folder `path`, which is made if it does not exist.
-        Raises DistIRError if it cannot be written.
+        Raises DistIRError if the folder cannot be written.
         """
         try:
             with replaced_files(path) as made:
@@ -75,11 +75,11 @@ def lower(
     which is made if it does not exist.
 
     The options are `evaluation`, `compile`, `check_memory` and `kernels`, as in the
-    command `distir lower`. `kernels` are files with kernels of the user; the package
-    then contains copies of the kernels that it needs. Weights that are only in memory
-    are written to the package's folder. If the weights are in a file, the package
-    refers to that file. Raises DistIRError if the program cannot be lowered or a file
-    cannot be written.
+    command `distir lower`. `kernels` are files with the user's kernels; the package
+    contains copies of the kernels that its program calls. Weights that are only in
+    memory are written to the package's folder. If the weights are in a file, the
+    package refers to that file. Raises DistIRError if the program cannot be lowered or
+    a file cannot be written.
     """
     source, folder = ModelProgram.of(program), Path(output)
     given = command_options("lower", "lower", [source.name, "-o", "."], options)
@@ -112,7 +112,8 @@ class RunResult:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the outputs to an .npz file. Raises DistIRError if it cannot be written.
+        Writes the outputs to an .npz file. Raises DistIRError if the file cannot be
+        written.
         """
         try:
             write_arrays(Path(path), self.outputs)
@@ -167,11 +168,11 @@ def run(
     """
     Runs a distributed program on processes of this machine, and returns its results.
 
-    The options are `backend`, `seed`, `timeout`, `steps` and others, as in the command
-    `distir run`. `inputs` holds whole arrays or tensors by name, or is an .npz file.
-    `learning_rate` and `weight_decay` replace the program's own values in a training
-    run. Each is a number, or a function of the number of the step, from 1 on. Raises
-    DistIRError if the program cannot run.
+    The options are those of the command `distir run`, such as `backend`, `seed`,
+    `timeout` and `steps`. `inputs` holds whole arrays or tensors by name, or is an .npz
+    file. `learning_rate` and `weight_decay` replace the program's own values in a
+    training run. Each is a number, or a function of the number of the step, from 1 on.
+    Raises DistIRError if the program cannot run.
     """
     from distir.tools.commands.run import check_options, executed
 

@@ -61,7 +61,7 @@ def search(
 ) -> SavedPlan:
     """
     Finds the fastest plan for distributing a model that fits into the memory of a
-    cluster. It simulates plans and needs no GPU.
+    cluster. The search simulates plans and needs no GPU.
 
     - `model`: a module, with `args` and `kwargs`, example inputs of the global batch;
       or a program of `import_model` or `build`, or its file; or a list of programs, the
@@ -74,14 +74,14 @@ def search(
     - `auto`: also searches layouts, stages and other options, as `distir search --auto`
       does. Without it, only the plans of a grid are tried.
     - `time_limit` (seconds), `shard`, `whole`: work with `auto` only. Without a limit,
-      the search ends when no neighbour of the best plans is better; the layout search
-      of each plan ends after 20 s.
+      the search ends when no change of one option improves the best plans; the layout
+      search of each plan ends after 20 s.
     - `resume`: a file of results to continue from; works without `auto` only.
     - `measure`: the number of best plans that are run on processes of this machine
-      (`backend`: `gloo` for its cores, `nccl` for its GPUs). The fastest of them is
-      chosen.
+      (`backend`: `gloo` for its cores, `nccl` for its GPUs). The fastest of these plans
+      is chosen.
     - `profile`: the speeds that devices reach in practice; by default the profiles that
-      the cluster names, and `none` for data sheets.
+      the cluster names, and `none` for the speeds in data sheets.
     - `offload_states`: by default `off`, even with `auto`, because the optimizer of a
       script with `parallelize` is the user's own.
     - `check`, `allow`: whether the program of a module is compared with the module, and
@@ -92,7 +92,8 @@ def search(
       a line every ten seconds.
     - The other options are those of the command `distir search`.
 
-    Raises DistIRError, also if no plan fits into memory.
+    Raises DistIRError if the model cannot be imported, if an option is invalid, or if
+    no plan fits into memory.
     """
     given, target, plans = _asked(options)
     check_auto_arguments(given, lambda name: name.replace("-", "_"))
@@ -135,9 +136,9 @@ def grid_search(
     program: ModelProgram, **options: Unpack[SearchingOptions]
 ) -> GridSearch:
     """
-    Returns the search of a grid of plans for a program, ready to run, with the options
-    of `distir.search`. Raises DistIRError for options that contradict each other or do
-    not suit the program.
+    Returns a search that tries a grid of plans for a program, with the options of
+    `distir.search`. The caller starts the search. Raises DistIRError for options that
+    contradict each other or do not suit the program.
     """
     given, target, plans = _asked(options)
     module = _assuming(program.module, given.expert_imbalance)
@@ -160,9 +161,9 @@ def _asked(
     options: SearchingOptions,
 ) -> tuple[argparse.Namespace, ClusterOp, SearchOptions]:
     """
-    Converts `options` to the parsed arguments of `distir search`. Returns these, the
-    cluster, and the options of the search. Raises DistIRError for unknown options and
-    values.
+    Converts `options` to the parsed arguments of `distir search`. Returns the parsed
+    arguments, the cluster, and the options of the search. Raises DistIRError for
+    unknown options and values.
     """
     own = {n: v for n, v in options.items() if n not in _ANY or v != 0}
     given = command_options(
@@ -184,7 +185,8 @@ def _advancing(
 ) -> Generator[Callable[[int], None]]:
     """
     Reports the progress of a grid search over `total` plans. Yields a function to call
-    with the number of newly judged plans; it calls `progress`, or prints a bar.
+    with the number of newly judged plans; that function calls `progress`, or prints a
+    progress bar.
     """
     if progress is True:
         with progress_bar("simulating", total) as advance:
@@ -212,7 +214,7 @@ def _modules(
 ) -> list[ModuleOp]:
     """
     Returns the sequential programs to search plans for: imports a module, and reads
-    programs from files. Raises DistIRError if this is not possible.
+    programs from files. Raises DistIRError if the import or the reading fails.
     """
     several = model if isinstance(model, list | tuple) else [model]
     if all(isinstance(one, ModelProgram | str | Path) for one in several):

@@ -37,8 +37,8 @@ class PlannedServing:
     @property
     def tokens_per_s(self) -> float:
         """
-        The tokens per second that the plan generates within the limits; 0 if no plan
-        keeps them.
+        The tokens per second that the plan generates within the latency limits; 0 if no
+        plan keeps these limits.
         """
         best = self.result.best
         return 0.0 if best is None else best.tokens_per_s
@@ -46,17 +46,17 @@ class PlannedServing:
     @property
     def devices_needed(self) -> int | None:
         """
-        The number of devices that the requested rate needs; None without a rate, or if
-        no plan sustains it.
+        The number of devices that the requested rate needs; None if no rate was
+        requested, or if no plan sustains the rate.
         """
         needed = self.result.needed
         return None if needed is None else needed.devices
 
     def save(self, path: str | Path) -> None:
         """
-        Writes an HTML report if the suffix of `path` is `.html`, or the results as
-        JSON, which `distir export` reads, if it is `.json`. Raises DistIRError for
-        other suffixes, or if the file cannot be written.
+        Writes an HTML report if the suffix of `path` is `.html`. Writes the results as
+        JSON, which `distir export` reads, if the suffix is `.json`. Raises DistIRError
+        for other suffixes, or if the file cannot be written.
         """
         path = Path(path)
         if one_of("ending of a plan", path.suffix, (".html", ".json")) == ".html":
@@ -79,7 +79,8 @@ def serve_plan(
 ) -> PlannedServing:
     """
     Finds the plan of a service that generates the most tokens per second within latency
-    limits. It simulates steps of the model and the service, and needs no GPU.
+    limits. The search simulates the steps of the model and the service, and needs no
+    GPU.
 
     - `program`: a decoder, as a program of `import_model` or `build`, or its file;
     - `cluster`, `devices`: a built-in cluster or a cluster file, and the number of
@@ -91,7 +92,7 @@ def serve_plan(
       them;
     - The other options are those of the command `distir serve-plan`.
 
-    Raises DistIRError if the program is no decoder, or if no replica can serve the
+    Raises DistIRError if the program is not a decoder, or if no replica can serve the
     requests.
     """
     source = ModelProgram.of(program)

@@ -42,8 +42,8 @@ class ShownProgram:
     @property
     def arguments(self) -> Sequence[ArgumentLayout]:
         """
-        The layouts of the arguments. Arguments with the same layout in all layers are
-        one entry.
+        The layouts of the arguments. An argument that has the same layout in all layers
+        is listed once.
         """
         return self.tables.arguments
 
@@ -57,7 +57,8 @@ class ShownProgram:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the tables to a JSON file. Raises DistIRError if it cannot be written.
+        Writes the tables to a JSON file. Raises DistIRError if the file cannot be
+        written.
         """
         write_json(Path(path), self.tables.to_json())
 

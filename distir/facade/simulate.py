@@ -69,8 +69,8 @@ class SimulatedProgram:
     def save(self, path: str | Path) -> None:
         """
         Writes a report for a browser if the suffix of `path` is `.html`, or the numbers
-        if it is `.json`. Raises DistIRError for other suffixes, or if the file cannot
-        be written.
+        as JSON if the suffix is `.json`. Raises DistIRError for other suffixes, or if
+        the file cannot be written.
         """
         path = Path(path)
         if one_of("ending of a report", path.suffix, _KINDS) == ".html":
@@ -82,14 +82,14 @@ class SimulatedProgram:
     def save_trace(self, path: str | Path) -> None:
         """
         Writes a timeline for ui.perfetto.dev to the file `path`. Raises DistIRError if
-        it cannot be written.
+        the file cannot be written.
         """
         self.simulation.write_trace(path)
 
     def difference(self, other: SimulatedProgram) -> SimulatedDifference:
         """
-        Compares this program with `other`: by how much the step of `other` is longer,
-        and the causes. It simulates both programs once more.
+        Returns by how much the step of `other` is longer than the step of this program,
+        and the causes. Both programs are simulated again.
         """
         found = Difference.of(self.simulation, other.simulation)
         return SimulatedDifference(found, (self.program.name, other.program.name))
@@ -101,7 +101,10 @@ class SimulatedProgram:
         )
 
     def _repr_html_(self) -> str:
-        """Returns the display in a notebook: the report of `save`, in a frame."""
+        """
+        Returns HTML for display in a notebook: the report that `save` writes, in a
+        frame.
+        """
         page = html_report(self.simulation, self.program.name)
         return (
             f"<p>{escape(str(self))}</p><iframe style='width:100%;height:600px;border:0' "
@@ -129,7 +132,7 @@ class SimulatedDifference:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the comparison to a JSON file. Raises DistIRError if it cannot be
+        Writes the comparison to a JSON file. Raises DistIRError if the file cannot be
         written.
         """
         write_json(Path(path), self.difference.to_json())
@@ -174,10 +177,10 @@ def distributed_if_asked(
     program: ModelProgram, given: Namespace, function: str
 ) -> ModelProgram:
     """
-    Returns the entry of a program that the options `given` name, distributed if `given`
-    has a cluster. Without a cluster, the entry is returned as it is; DistIRError is
-    raised if `given` then has options of `distir distribute`. `function` is the name of
-    the function in the message.
+    Returns the entry function of a program that the option `entry` in `given` selects,
+    distributed if `given` has a cluster. Without a cluster, the entry is returned
+    unchanged, and DistIRError is raised if `given` has options of `distir distribute`.
+    `function` is the name of the public function, for the message.
     """
     from distir.tools.arguments.distribution import (
         distribute_as_asked,

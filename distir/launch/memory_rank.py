@@ -38,9 +38,9 @@ class LiveStorages(TorchDispatchMode):
     Counts the bytes of all storages that operators make inside a `with` block.
 
     `live` is the number of bytes now, and `peak` the largest number so far. `at_peak`
-    maps lines of `file` to the bytes of the peak that they allocated; line 0 stands for
-    tensors that existed before. While `on_device` is false, new tensors are on another
-    device, and never count.
+    maps each line of `file` to the bytes of the peak that the line allocated; line 0
+    stands for tensors that existed before. While `on_device` is false, new tensors are
+    on another device, and never count.
     """
 
     def __init__(self, file: str) -> None:
@@ -182,7 +182,9 @@ def _separate_host(offload: Any, storages: LiveStorages) -> None:
 
 
 def _argument(program: Any, runtime: Any, index: int) -> object:
-    """Returns an argument of a program, with the shape of this process's part."""
+    """
+    Returns the argument `index` of a program, with the shape of this process's part.
+    """
     spec = program.ARGUMENTS[index]
     if spec.default is not None:
         return spec.default

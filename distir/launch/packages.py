@@ -57,9 +57,10 @@ class Spawner:
     """
     A process that has loaded PyTorch and forks ranks (`distir.launch.spawner`).
 
-    It has a session of its own, so that it can be killed together with its children. As
-    a context manager, it runs several packages with one start-up. `environment` adds
-    variables to the environment of its processes.
+    The process has an operating-system session of its own, so that it can be killed
+    together with its children. Used as a context manager, a spawner runs several
+    packages with one start-up. `environment` adds variables to the environment of its
+    processes.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -112,7 +113,7 @@ class Spawner:
         return self._process
 
     def submit(self, job: Mapping[str, Any]) -> None:
-        """Starts a job. `read_event` reports the end of each of its ranks."""
+        """Starts a job. `read_event` reports the end of each rank of the job."""
         process = self.start()
         assert process.stdin is not None
         process.stdin.write(json.dumps(job).encode() + b"\n")
@@ -177,7 +178,7 @@ class Spawner:
 def _last(text: str) -> str:
     """
     Returns the last lines of a log in one line. Of each traceback, only the error and
-    the place that raised it are kept.
+    the line that raised the error are kept.
     """
     lines: list[str] = []
     place: str | None = None
@@ -232,8 +233,8 @@ class Training:
       schedule, the values for all steps by name (`learning_rate`, `weight_decay`).
     - `data`: the source of inputs and labels, if they are not among the inputs of the
       run: `FILE.py:FUNCTION`, or `NAME=FILE.npy` for each, with absolute paths;
-      `data_workers`: the number of processes that load data; `eval_data`: the same for
-      an evaluation after every `eval_every` steps (0: no evaluation).
+      `data_workers`: the number of processes that load data; `eval_data`: the source of
+      data for an evaluation after every `eval_every` steps (0: no evaluation).
     - `log`: a file of JSON lines for losses; `tensorboard`: a folder for losses.
     """
 
@@ -285,7 +286,7 @@ class Training:
 
 
 class _Logs:
-    """The logs of the ranks. It reports the output of rank 0 as progress."""
+    """The logs of the ranks. The output of rank 0 is reported as progress."""
 
     def __init__(self, folder: Path, progress: Progress | None):
         self.folder = folder
@@ -331,9 +332,10 @@ def run_package(
 
     `inputs` are whole arrays by argument name, and take precedence over `weights`.
     `weights` is a safetensors file, a folder of such files or a checkpoint of PyTorch
-    (DCP), or a list of these; each tensor comes from the first one that contains it.
-    `ranks`, if given, must be the number of processes that the package needs.
-    `progress` is called with lines of text. A given `spawner` is used and left running.
+    (DCP), or a list of these; each tensor comes from the first of these sources that
+    contains it. `ranks`, if given, must be the number of processes that the package
+    needs. `progress` is called with lines of text. A given `spawner` is used and left
+    running.
 
     With `training`, the results are those that update no argument, and the final
     parameters. A scalar result has one number per step. Inputs and labels may have an
@@ -341,8 +343,8 @@ def run_package(
     initialised.
 
     Raises DistIRError if a rank fails, is killed or is not done after `timeout_s`
-    seconds (in a training: if the next step takes longer than that). It never leaves a
-    process running.
+    seconds (in a training: if the next step takes longer than that). No process is left
+    running.
     """
     directory = Path(directory).resolve()
     manifest = read_manifest(directory)
@@ -421,7 +423,7 @@ def run_script(
     `--backend`, `--timeout`, `--init-method`. The ranks' logs are written to `folder`.
     The modules in `imports` are loaded once, for all ranks and for later scripts. With
     `renews`, each line of progress restarts the time limit of `timeout_s` seconds.
-    Raises DistIRError if a rank fails or exceeds the limit.
+    Raises DistIRError if a rank fails or exceeds the time limit.
     """
     environment = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     meeting = f"file://{folder / 'rendezvous'}"
@@ -495,8 +497,9 @@ def _failure(
     spawner: Spawner, event: Mapping[str, Any], ranks: int, logs: _Logs
 ) -> DistIRError:
     """
-    Returns the error for a failed rank. It prefers a rank that failed by itself to
-    ranks that only lost the connection to it, whose end may be reported first.
+    Returns the error for a failed rank. If one rank fails, other ranks lose the
+    connection to it and may be reported first; the error names the rank that failed by
+    itself.
     """
     failed = {event["rank"]: event["code"]}
 

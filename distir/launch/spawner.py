@@ -32,7 +32,7 @@ _CANCEL = {"cancel": True}
 
 def _run_rank(job: dict[str, Any], rank: int, parent: int) -> NoReturn:
     """
-    Runs a rank in a forked child process, and ends this process. It never returns.
+    Runs a rank in this forked child process, and then ends the process. Never returns.
     """
     code = 1
     try:

@@ -67,8 +67,8 @@ class StepTimer:
 
     def seconds(self, modules: Sequence[ModuleOp]) -> list[float | None]:
         """
-        Returns the seconds of one step of each program in `modules`, or None for a
-        program that runs out of memory. The time is the median over the steps of a
+        Returns the seconds of one step of each program in `modules`. An entry is None
+        if the program runs out of memory. The time is the median over the steps of a
         launch, and the minimum over launches. Programs with the same number of devices
         are timed in turn in the same processes, so that a disturbance affects all of
         them. Raises DistIRError if a program cannot be lowered or a process fails.

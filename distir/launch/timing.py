@@ -36,10 +36,10 @@ def timing_spawner() -> Spawner:
 @dataclass(frozen=True)
 class TimedPackage:
     """
-    A package written by `write_package`, and the random arguments for it. Integer
-    arguments are less than `below`. Calls use several sets of arguments in turn, of at
-    least `footprint` bytes together, so that the arguments do not stay in a smaller
-    cache.
+    A package written by `write_package`, and the settings of its random arguments.
+    Integer arguments are less than `below`. Calls use several sets of arguments in
+    turn, of at least `footprint` bytes together, so that the arguments do not stay in a
+    smaller cache.
     """
 
     folder: Path
@@ -58,9 +58,9 @@ class TimingSettings:
     seconds.
 
     With `in_turn` above 0, packages alternate as the ops of a program do. In a turn,
-    one call is not timed, and the next `in_turn` calls are timed. Each call has other
-    arguments, and its inputs have just been written. Code and activations are thus in
-    the caches, and parameters are not.
+    the first call is not timed, and the next `in_turn` calls are timed. Each call has
+    other arguments, and its inputs have just been written. Code and activations are
+    thus in the caches, and parameters are not.
     """
 
     rounds: int = 3
@@ -79,7 +79,7 @@ class Timings:
     """
     The `times` of packages, with the name of the device and its memory in bytes.
     `peaks` has, for each package, the peak of allocated bytes on the process with the
-    largest peak; 0 on CPUs, where the peak is not counted.
+    largest peak; a peak is 0 on CPUs, where it is not counted.
     """
 
     times: list[Timing]

@@ -130,7 +130,8 @@ class ValueNames(Protocol):
 
     def number(self, value: int) -> str:
         """
-        Returns an expression for the integer `value`, which may differ between ranks.
+        Returns an expression for the integer `value`, such as a peer process, which may
+        differ between ranks.
         """
         ...
 
@@ -175,13 +176,16 @@ def _decoded(attr: Attribute) -> npt.NDArray[Any]:
 
 @dataclass
 class Call:
-    """An op as its emitter sees it. Operands are numbered as in the op's schema."""
+    """
+    An op, with methods that return the texts of its PyTorch expression. Operands are
+    numbered as in the op's schema.
+    """
 
     op: Operation
     names: ValueNames
 
     def value(self, index: int) -> SSAValue | None:
-        """Returns operand `index`, or None if it is omitted."""
+        """Returns operand `index`, or None if the operand is omitted."""
         if isinstance(self.op, OnnxOp):
             return self.op.input(index)
         return self.op.operands[index] if index < len(self.op.operands) else None
@@ -221,10 +225,11 @@ class Call:
         Returns an expression: `template` with its fields filled in. With `module`, the
         expression is a call of a function of that helper module. Fields are:
 
-        - `{0}`: operand 0; `{0:integers}`: the result of the method `integers` for it;
-          `{*}`: all operands, separated by commas;
+        - `{0}`: operand 0; `{0:integers}`: the result of the method `integers` for
+          operand 0; `{*}`: all operands, separated by commas;
         - `{axis}`: the value of the attribute `axis`; `{axis:flag}`: the result of the
-          method `flag` (True or False), or of another method of this class, for it;
+          method `flag` (True or False), or of another method of this class, for that
+          attribute;
         - `{result:dtype}`: the result of the method `result_dtype`;
         - `{op}`: the name of the op without its dialect; `{op.dimension}`: the property
           `dimension` of its class;
@@ -244,7 +249,8 @@ class Call:
     def first(self, written: str) -> str:
         """
         Returns an expression for the results of this op. `written` is an expression for
-        all results that such an op can have; the op may have only the first ones.
+        all results that an op of this kind can have; this op may have only the first of
+        these results.
         """
         count = len(self.op.results)
         return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
@@ -284,7 +290,7 @@ class Call:
         return repr(float(value)) if exact else str(decimal(value))
 
     def flag(self, name: str) -> str:
-        """Returns an integer attribute as True or False."""
+        """Returns the integer attribute `name` as the text `True` or `False`."""
         return repr(bool(self.attribute(name)))
 
     def has_attribute(self, name: str) -> bool:
@@ -316,7 +322,7 @@ class Call:
     def element(self, index: int = 0) -> str:
         """
         Returns the ONNX name of an operand's element type, such as `FLOAT16`. Raises
-        NoLowering if the operand is omitted or is no tensor.
+        NoLowering if the operand is omitted or is not a tensor.
         """
         value = self.value(index)
         if value is None:

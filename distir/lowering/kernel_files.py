@@ -64,7 +64,7 @@ def kernel_files(module: ModuleOp, given: Sequence[Path]) -> Mapping[str, Kernel
     Returns, by module name, the files of the modules that a program's kernels name. A
     file in `given` takes precedence over a published file. Raises DistIRError if a
     module has no file, if a file cannot be read, if two files in `given` have the same
-    name, or if a name is no name of a Python module.
+    name, or if a name is not the name of a Python module.
     """
     by_name: dict[str, Path] = {}
     for path in given:

@@ -158,8 +158,8 @@ def _write_entries(
 ) -> Path:
     """
     Writes the package of a program with several entries. The last entry is
-    `program.py`; each other entry is a module of its name. The manifest has the module
-    of each entry.
+    `program.py`; each other entry is in a module with the entry's name. The manifest
+    has the module of each entry.
     """
     names = list(entry_points(module))
     sources: list[ProgramSource] = []

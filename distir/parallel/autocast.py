@@ -1,5 +1,5 @@
 """
-Applies `torch.autocast`, around the call of a parallel module, to the module's
+Makes a `torch.autocast` around the call of a parallel module apply to the module's
 programs.
 """
 

@@ -47,9 +47,9 @@ def fake_output(
 
 class Inputs:
     """
-    The inputs of a module: the signature of its forward, and the example from which its
-    program was made. A call may pass tensors with other values than in the example. All
-    other arguments must equal the example's, because the program depends on them.
+    The inputs of a module: the signature of its `forward`, and the example from which
+    its program was made. A call may pass tensors with other values than in the example.
+    All other arguments must equal the example's, because the program depends on them.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Inputs:
     def output(self, leaves: Sequence[torch.Tensor]) -> Any:
         """
         Returns the module's output: the program's results `leaves` in the structure of
-        the module's own output. If the number of results differs, returns the only
-        result, or a tuple of all results.
+        the module's own output. If that structure has another number of tensors,
+        returns the only result, or a tuple of all results.
         """
         if self._structure is None:
             output = fake_output(self.source, self._args, self._kwargs)
@@ -237,8 +237,8 @@ class Labels:
 
 def _outline(value: Any) -> str:
     """
-    Returns a text that describes nested containers: "a tensor" for each tensor, and the
-    value of each other leaf.
+    Returns a description of nested containers, for messages: "a tensor" for each
+    tensor, and the value of each leaf that is not a tensor.
     """
     leaves, structure = _pytree.tree_flatten(value)
     shown = [_Shown(_shown(leaf)) for leaf in leaves]

@@ -4,7 +4,7 @@ runs.
 
 `torch.distributed.checkpoint` treats the local part of a DTensor as one box of the
 whole tensor. The local part of a strided shard consists of several boxes, such as the
-q, k and v of some heads in a fused projection. Without this module, PyTorch would
+q, k and v of a device's heads in a fused projection. Without this module, PyTorch would
 refuse checkpoints of such tensors, or write wrong numbers.
 """
 
@@ -135,7 +135,7 @@ def _runs(
 ) -> tuple[tuple[int, int, int], ...]:
     """
     Returns the runs that make up the local part of a dimension of `size` elements: for
-    each, its beginning in the whole dimension, its beginning in the part, and its
+    each run, its beginning in the whole dimension, its beginning in the part, and its
     length. `steps` are the splits in order, each a split factor, a number of parts, and
     the index of the part. Returns an empty tuple if a step does not divide the
     dimension evenly.

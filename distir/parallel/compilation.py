@@ -69,7 +69,7 @@ names of its labels.
 
 @dataclass(frozen=True)
 class UserKernels:
-    """A file with kernels of the user, and the SHA-256 of its content."""
+    """A file with the user's kernels, and the SHA-256 of its content."""
 
     path: Path
     digest: str
@@ -98,7 +98,7 @@ class Request:
       the module's output is the loss;
     - `cluster`: a cluster, as the text of its op;
     - `distribution`: the options of `distribute` on this cluster, or a plan that a
-      search found for it;
+      search found for the cluster;
     - `forward`: the options that change the program before it is differentiated;
     - `own_statistics`: whether batch normalisation uses the statistics of each device's
       samples in a micro-batch, instead of the statistics of the whole batch;
@@ -109,7 +109,7 @@ class Request:
       determines their shape from the loss;
     - `compiled`: whether `torch.compile` compiles each function of the program;
     - `chosen`: the layouts and pipeline stages of parameters in the first program of
-      the module; None for that program itself.
+      the module; None for the first program itself.
     """
 
     loss: Loss
@@ -229,11 +229,11 @@ def training_package(
     inputs: Sequence[str] | None = (),
 ) -> dict[str, bytes]:
     """
-    Returns the files, by name, of the package that computes the loss and the gradients
-    of a module in training mode: of the parameters that require them, and of the inputs
-    and labels named in `inputs` (None: the example inputs that require gradients).
-    Raises DistIRError if the module cannot be imported or its program cannot be
-    distributed.
+    Returns the files, by name, of the package that computes the loss of a module in
+    training mode, and the gradients of the parameters that require gradients and of the
+    inputs and labels named in `inputs` (None: the example inputs that require
+    gradients). Raises DistIRError if the module cannot be imported or its program
+    cannot be distributed.
     """
     examples = tensors_of((tuple(args), dict(kwargs)))
     needed = [t.requires_grad for t in examples] if inputs is None else []
@@ -279,9 +279,9 @@ def training_program(
     labels.
 
     The program computes the loss, and the optimizer's updates or, with the optimizer
-    `none`, the gradients. Submodules in evaluation mode stay in it, unless the module
-    itself is in evaluation mode. A cross-entropy ignores the label -100, as PyTorch
-    does.
+    `none`, the gradients. Submodules in evaluation mode keep this mode, unless the
+    module itself is in evaluation mode. A cross-entropy ignores the label -100, as
+    PyTorch does.
 
     - `statistics`: the parts of a batch that are normalised separately;
     - `trust`: whether the program is compared with the module, and the accepted
@@ -541,7 +541,7 @@ def _inapplicable(program: ModuleOp) -> dict[str, Any]:
     """
     Returns the options of `distribute` without effect in this training step, with the
     values that switch them off: ZeRO if the step has no updates and no gradients of
-    parameters, and recomputation if no layer has a backward.
+    parameters, and recomputation if no layer has a backward pass.
     """
     from distir.gradients.call_pairs import call_pairs
     from distir.program import (

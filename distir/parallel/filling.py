@@ -32,9 +32,9 @@ def fill(
 ) -> dict[str, torch.Tensor]:
     """
     Adds this rank's parts of the parameters and buffers of `source` to `module`, under
-    their names. Their values come from `weights`, by their first names, or else from
-    `source`. Returns, by name, the program's arguments that the module does not hold as
-    parameters or buffers.
+    their names. The values come from `weights`, which has them by first name, or else
+    from `source`. Returns, by name, the program's arguments that the module does not
+    hold as parameters or buffers.
 
     States that only the program has go to the submodule `STATES`. Parameters that a
     schedule merged into one argument become views of that argument. Programs take

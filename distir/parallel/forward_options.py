@@ -39,8 +39,8 @@ class ForwardOptions:
     - `float8`: the scaling of 8-bit floats in products; None for products in the type
       of the model;
     - `attention`: whether attention that a module writes as several ops becomes one op;
-    - `equal_features`: whether each sample has as many places for features as features
-      (see `import_torch`);
+    - `equal_features`: whether each sample has as many places for features as there are
+      features for it (see `import_torch`);
     - `script`: a schedule in its IR form, as text; "" for no schedule.
     """
 
@@ -67,7 +67,7 @@ class ForwardOptions:
         Returns the options, and the name of the pipeline's schedule, or "" if there is
         none. `dtype` is a name or a type of PyTorch; `float8` is a name. `schedule` is
         either the name of a pipeline's schedule, or a schedule script: a function or a
-        file. Raises DistIRError for an unknown type or a script that cannot be read.
+        file. Raises DistIRError for an unknown type, or a script that cannot be read.
         """
         name = None if dtype is None else name_of_float(dtype)
         if float8 is not None:

@@ -63,8 +63,8 @@ class KnownLoss(torch.autograd.Function):
 
 def refuse_higher_gradients() -> None:
     """
-    Raises DistIRError if autograd would record a backward, to differentiate its
-    gradients again.
+    Raises DistIRError if autograd would record a backward pass in order to
+    differentiate its gradients again.
     """
     if torch.is_grad_enabled():
         raise DistIRError(
@@ -77,8 +77,8 @@ def refuse_higher_gradients() -> None:
 
 class OutputWithoutGradients(torch.autograd.Function):
     """
-    An output in evaluation mode. Its backward raises DistIRError, because it has no
-    gradients.
+    An output in evaluation mode. Its backward pass raises DistIRError, because the
+    output has no gradients.
     """
 
     @staticmethod
@@ -96,8 +96,9 @@ class OutputWithoutGradients(torch.autograd.Function):
 @contextlib.contextmanager
 def with_loss(module: torch.nn.Module, loss: LossFunction) -> Generator[None]:
     """
-    Returns a context manager that changes the forward of a module: it takes labels, in
-    any structure, as its last positional argument, and returns the loss.
+    Returns a context manager that changes the `forward` of a module: `forward` then
+    takes labels, in any structure, as its last positional argument, and returns the
+    loss.
     """
     forward, patched = module.forward, module.__dict__.get("forward")
 
@@ -118,8 +119,8 @@ def with_loss(module: torch.nn.Module, loss: LossFunction) -> Generator[None]:
 def example_labels(loss: Loss, labels: Any) -> Any:
     """
     Returns the example `labels` with zeros as values. Raises DistIRError if there are
-    labels but no `loss`: then the module's output is the loss, or the script computes a
-    loss from the output.
+    labels but no `loss`, because the module's output is then the loss, or the script
+    computes a loss from it.
     """
     if labels is not None and loss in (None, OUTSIDE):
         raise DistIRError(

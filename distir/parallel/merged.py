@@ -23,7 +23,7 @@ from distir.parallel.rank_program import RankProgram
 def joined(spec: Any, value_of: Callable[[Any], torch.Tensor]) -> torch.Tensor:
     """
     Returns the whole tensor of a merged argument: `value_of` gives the value of each
-    part. Raises DistIRError if the parts are merged in groups.
+    part. Raises DistIRError if the argument interleaves its parts in groups.
     """
     _check_groups(spec)
     return torch.cat([value_of(part) for part in spec.parts()], spec.repacked[0])
@@ -35,8 +35,8 @@ def merged_parts(
     """
     Yields, for each part of a merged argument or of its gradient, the part's
     description with its layout, and its view in this rank's tensor `local`. Raises
-    DistIRError if a rank does not hold an even share of each part, or if the parts are
-    merged in groups.
+    DistIRError if a rank does not hold an even share of each part, or if the argument
+    interleaves its parts in groups.
     """
     _check_groups(spec)
     dim, sizes, _ = spec.repacked

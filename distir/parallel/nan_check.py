@@ -93,8 +93,8 @@ def check_nan(
 
 def _message(every: Sequence[NanOrigin | str | None]) -> str:
     """
-    Returns an error message that names the place where NaN appears first. `every` has
-    the finding of each rank.
+    Returns an error message that names the place where NaN appears first. `every` has,
+    for each rank, the first op with NaN, the name of an argument with NaN, or None.
     """
     given = [(rank, name) for rank, name in enumerate(every) if isinstance(name, str)]
     if given:

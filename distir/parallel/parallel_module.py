@@ -28,7 +28,7 @@ from distir.parallel.pretrained.stored import StoredWeight
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.scripts.clipping import clip
 from distir.parallel.scripts.fused_updates import update_local_parts
-from distir.parallel.scripts.optimizers import owned, refuse_optimizers
+from distir.parallel.scripts.optimizers import note_source, owned, refuse_optimizers
 from distir.parallel.scripts.sealed import seal
 from distir.parallel.scripts.source_class import copy_attributes
 from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes, check_rows
@@ -41,6 +41,7 @@ from distir.parallel.training.micro_batch_losses import (
     divide_first,
     of_each_part,
 )
+from distir.parallel.training.named_tensors import NamedTensors
 from distir.parallel.training.outside_step import OutsideStep, StepOutputs
 from distir.parallel.training.overflow import spread_overflow
 from distir.parallel.training.stored_values import StoredValues, in_order
@@ -62,8 +63,8 @@ class ParallelModule(GenerationMethods):
     Each rank must get part `data_rank` of `data_ranks` equal parts of the batch;
     `sampler` returns its samples. `normalisations` is the number of times that a step
     updates the statistics of batch normalisation. `check` compares the first step with
-    a step of the source module, and `check_padding` checks the first padded call; None:
-    no check.
+    a step of the source module, and `check_padding` checks the first padded call. None
+    stands for no check.
     """
 
     def __init__(
@@ -116,11 +117,13 @@ class ParallelModule(GenerationMethods):
         self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
+        self._named_tensors = NamedTensors()
         copy_attributes(source, self)
         buffers = dict(source.named_buffers(remove_duplicate=False))
         others = fill(self, source, program, seed, weights)
         self._stored = StoredValues(program, others, buffers)
         refuse_optimizers()
+        note_source(source.parameters())
         update_local_parts()
         if program.is_pipeline:
             # PyTorch's checkpoints are a tenth of a second of imports.
@@ -148,15 +151,14 @@ class ParallelModule(GenerationMethods):
 
     def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """
-        Runs forward and backward. Returns the loss of the global batch, and fills all
-        gradients.
+        Runs the forward and backward pass. Returns the loss of the global batch, and
+        fills all gradients.
 
         For a module without a loss that gives outputs, `loss` is a function of the
         output, and of `target` if given. Tensors in `target` with a row for each sample
         of this rank's part are divided into micro-batches. With a pipeline, the ranks
-        of the last stage call `loss`, once for each micro-batch. Returns its mean over
-        micro-batches and parts of the batch. Raises DistIRError if the arguments do not
-        fit.
+        of the last stage call `loss`, once for each micro-batch. Returns the mean loss
+        of all micro-batches and parts. Raises DistIRError if the arguments do not fit.
         """
         if not self._program.gradients:
             loss = self._loss(args, kwargs)
@@ -174,8 +176,8 @@ class ParallelModule(GenerationMethods):
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """
         Compiles the program of a training step for a global batch: the arguments of the
-        module and, with a loss, the labels. Every rank must call this. Raises
-        DistIRError on failure.
+        module and, with a loss, the labels. Every rank must call this method. Raises
+        DistIRError if the program cannot be made.
         """
         given = self._given(self._program, args, kwargs)
         names = {id(tensor): name for name, tensor in given.items()}
@@ -205,10 +207,11 @@ class ParallelModule(GenerationMethods):
         """
         Writes the module with its current values, as `save_pretrained` of the source
         module does with `options`. Every rank must call this method. For models of
-        transformers, each rank writes some files of at most `max_shard_size` ("1GB" by
-        default), with an index, so that no rank holds the whole model. For other models
-        and other options, rank 0 writes all files. `state_dict=` passes whole values.
-        Raises DistIRError if the source module has no such method.
+        transformers, each rank writes its share of the files, each of at most
+        `max_shard_size` ("1GB" by default), with an index, so that no rank holds the
+        whole model. For other models and other options, rank 0 writes all files.
+        `state_dict=` passes whole values. Raises DistIRError if the source module has
+        no such method.
         """
         source = self._inputs.source
         if not hasattr(source, "save_pretrained"):
@@ -292,7 +295,7 @@ class ParallelModule(GenerationMethods):
     def _outputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """
         Returns the outputs of this rank's part of the batch in training mode. Their
-        gradients run the backward.
+        gradients start the backward pass.
         """
         if self._program.is_pipeline or self._program.parts > 1:
             raise DistIRError(
@@ -335,7 +338,7 @@ class ParallelModule(GenerationMethods):
         is_f16: bool,
         gradients: list[torch.Tensor | None],
     ) -> list[torch.Tensor | None]:
-        """Runs the backward of a step and returns the gradients of `sources`."""
+        """Runs the backward pass of a step and returns the gradients of `sources`."""
         parts = self.data_ranks
         if not is_f16 and can_divide_first(program, gradients, sources, given, parts):
             divide_first(gradients, parts)
@@ -355,7 +358,7 @@ class ParallelModule(GenerationMethods):
         target: Sequence[Any],
     ) -> torch.Tensor:
         """
-        Runs forward and backward with a loss of the output and the target. Returns the
+        Runs both passes of a step with a loss of the output and the target. Returns the
         mean of the losses of all parts of the batch.
         """
         if not self._program.is_pipeline and self._program.parts < 2:
@@ -419,10 +422,7 @@ class ParallelModule(GenerationMethods):
 
     def _named(self) -> dict[str, torch.Tensor]:
         """Returns all parameters and buffers, by all of their names."""
-        return {
-            **dict(self.named_buffers(remove_duplicate=False)),
-            **dict(self.named_parameters(remove_duplicate=False)),
-        }
+        return self._named_tensors.of(self)
 
     def _scaled_results(
         self,
@@ -516,8 +516,8 @@ class ParallelModule(GenerationMethods):
         is_announced: bool = False,
     ) -> Batch:
         """
-        Returns the global batch of a call. Raises DistIRError, on every rank, if parts
-        do not fit.
+        Returns the global batch of a call. Raises DistIRError, on every rank, if the
+        ranks' parts do not fit together.
         """
         given = self._batch(program, args, kwargs)
         batch = self._shapes.of(

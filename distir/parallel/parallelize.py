@@ -159,7 +159,7 @@ def parallelize(
     - `fused_attention`: whether attention that a module writes as several ops becomes
       one op.
     - `equal_features`: asserts that each sample has as many places for features of
-      images or sounds as the module gives it (`masked_scatter`). Models with such
+      images or sounds as there are features for it (`masked_scatter`). Models with such
       features need this for micro-batches. The results of a sample with another number
       of places become NaN.
     - `dtype`: `bf16`, `f16` or `f32`: the type of the model's computations, except its
@@ -440,8 +440,8 @@ def _planned(
 
 def _degrees(distribution: DistributionOptions | SavedPlan) -> str:
     """
-    Returns a text for messages: the plan, or the degrees whose product is the number of
-    processes.
+    Returns, as text for messages, the plan, or the degrees whose product is the number
+    of processes.
     """
     if not isinstance(distribution, DistributionOptions):
         return f"the plan ({distribution.result.plan})"

@@ -108,7 +108,7 @@ def _taken(
 ) -> npt.NDArray[Any]:
     """
     Returns the part of `elements` that a device holds by DistIR's rules. `place` gives
-    its coordinates in the mesh.
+    the device's coordinates in the mesh.
     """
     for name, run in split:
         parts = sizes[name]
@@ -126,7 +126,8 @@ def _strided(
 ) -> npt.NDArray[Any]:
     """
     Returns the part of `elements` that a device holds by DTensor's rules, for strided
-    shards with the given `factors`. `place` holds its coordinates on the axes `names`.
+    shards with the given `factors`. `place` holds the device's coordinates on the axes
+    `names`.
     """
     for name, factor, index in zip(names, factors, place, strict=True):
         elements = elements.reshape(factor, sizes[name], -1)[:, index].reshape(-1)

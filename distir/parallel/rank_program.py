@@ -105,6 +105,7 @@ class RankProgram:
         )
         self._initial = package.module("initial")
         self._batches = package.module("batches")
+        self._batch_axes: dict[str, int] | None = None
 
     def __deepcopy__(self, memo: object) -> RankProgram:
         """
@@ -132,8 +133,8 @@ class RankProgram:
 
     def unread(self, name: str, parameter: torch.Tensor, seed: int) -> torch.Tensor:
         """
-        Returns initial values, drawn from `seed` and `name`, for a parameter without
-        values that no op reads.
+        Returns initial values, drawn from `seed` and `name`, for a parameter that has
+        no values and that no op reads.
         """
         shape = tuple(parameter.shape)
         spec = self._runtime.Tensor(name, parameter.dtype, shape, role="parameter")
@@ -203,8 +204,8 @@ class RankProgram:
 
     def replicated(self, parameter: torch.Tensor) -> DTensor:
         """
-        Returns a parameter that no op reads as a replicated DTensor, on the mesh of
-        this rank's other parameters. Every rank must pass the same values.
+        Returns, as a replicated DTensor, a parameter that no op reads. The mesh is that
+        of this rank's other parameters. Every rank must pass the same values.
         """
         first = [s.mesh for s in self.arguments.values() if s.role == "parameter"]
         others = [name for name, s in self.specs.items() if self.rank in s.ranks]
@@ -261,14 +262,18 @@ class RankProgram:
         Returns the axes that split the first dimension of inputs and labels, with their
         sizes.
         """
-        split = [
-            spec
-            for spec in self.all_arguments
-            if spec.role in self._batches.ROLES
-            and any(spec.split)
-            and not spec.gradient_of
-        ]
-        return self._batches.batch_axes(split, self.specs)
+        found = self._batch_axes
+        if found is None:
+            split = [
+                spec
+                for spec in self.all_arguments
+                if spec.role in self._batches.ROLES
+                and any(spec.split)
+                and not spec.gradient_of
+            ]
+            found = dict(self._batches.batch_axes(split, self.specs))
+            self._batch_axes = found
+        return found
 
     def place_in_batch(self, rank: int | None = None) -> tuple[int, int]:
         """
@@ -366,9 +371,9 @@ class RankProgram:
 
     def start(self, values: Mapping[str, torch.Tensor]) -> Any:
         """
-        Runs the forward of a program whose loss the caller computes, on this rank's
-        parts of all arguments except the gradients of results. Returns the call, an
-        object that `taken` and `resume` take.
+        Runs the forward pass of a program whose loss the caller computes, on this
+        rank's parts of all arguments except the gradients of results. Returns the call,
+        an object that `taken` and `resume` take.
         """
         arguments = [values.get(spec.name) for spec in self.arguments.values()]
         with self.running():
@@ -376,8 +381,8 @@ class RankProgram:
 
     def taken(self, call: Any) -> dict[int, torch.Tensor]:
         """
-        Returns the results of a forward, by their index in the table of results, and
-        removes them from the call.
+        Returns the results of a forward pass, by their index in the table of results,
+        and removes them from the call.
         """
         places = list(self.results)
         given = [places[i] for i in self.body.places.given]
@@ -387,7 +392,7 @@ class RankProgram:
         self, call: Any, gradients: dict[str, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """
-        Runs the backward of a call, up to the next micro-batch if there is one.
+        Runs the backward pass of a call, up to the next micro-batch if there is one.
         `gradients` has this rank's parts of the gradients of results, by the results'
         names, and is emptied. Returns the remaining results by index at the end of the
         step, and an empty dictionary before.
@@ -511,8 +516,8 @@ class RankProgram:
 
     def everywhere(self, spec: Any, value: torch.Tensor | None) -> torch.Tensor:
         """
-        Returns, on all ranks, a tensor that only the ranks of its mesh hold, each as a
-        whole. Other ranks pass None as `value`.
+        Returns, on all ranks, a whole tensor that only the ranks of its mesh hold. All
+        other ranks pass None as `value`.
         """
         ranks = self.specs[spec.mesh].ranks if spec.mesh else [0]
         if len(ranks) < dist.get_world_size():

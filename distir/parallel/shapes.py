@@ -27,8 +27,8 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 class Example:
     """
     A global batch whose values do not matter: the arguments of the module, and the
-    labels. Only the first `samples` samples differ; the others are copies of them.
-    None: there are no copies.
+    labels. Only the first `samples` samples differ; all further samples are copies. If
+    `samples` is None, there are no copies.
     """
 
     args: tuple[Any, ...]
@@ -330,9 +330,9 @@ class SharedShapes:
         rows = [own]
         if dist.get_world_size() > 1:
             row = torch.tensor(own, device="cpu")
-            found = [torch.empty_like(row) for _ in range(dist.get_world_size())]
-            dist.all_gather(found, row, group=self._group)
-            rows = [each.tolist() for each in found]
+            found = row.new_empty(dist.get_world_size() * len(own))
+            dist.all_gather_single(found, row, group=self._group)
+            rows = found.view(dist.get_world_size(), len(own)).tolist()
         return [self._shapes(number, row, specs) for number, row in enumerate(rows)]
 
     def _shapes(

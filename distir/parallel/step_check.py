@@ -97,9 +97,9 @@ class StepCheck:
 
     def _problem(self, parts: int, every: Sequence[Any]) -> str | None:
         """
-        Returns a text on the difference between a step and the source module's step, or
-        None if they are equal. `every` holds the part of the batch, the state and the
-        gradients of each rank.
+        Returns a description of the difference between a step and the source module's
+        step, or None if both agree. `every` holds the part of the batch, the state and
+        the gradients of each rank.
         """
         state: _Step = {}
         found: _Step = {}

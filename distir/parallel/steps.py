@@ -1,6 +1,7 @@
 """
 The programs of a training step. There is one program for each set of tensors that need
-gradients and each type of `torch.autocast`. It is made when a step first needs it.
+gradients and each type of `torch.autocast`. A program is made when a step first needs
+it.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class Steps:
     Chooses the program of each step.
 
     The first program, `base`, computes the gradients of the parameters and example
-    inputs that require them when the module is parallelized. `with_inputs` tells
+    inputs that require gradients when the module is parallelized. `with_inputs` tells
     whether any example input requires gradients. If nothing requires gradients yet,
-    `base` computes the gradients of all parameters. It is autocast to the type
+    `base` computes the gradients of all parameters. `base` is autocast to the type
     `autocast`; None for no autocast. The module stores parameters in the layouts that
     `base` takes.
 
@@ -109,8 +110,8 @@ class Steps:
 
     def _is_new(self, own: Needed) -> bool:
         """
-        Whether other tensors need gradients than in the last step, on this rank or, in
-        a pipeline, on any rank.
+        Whether the tensors that need gradients differ from those of the last step, on
+        this rank or, in a pipeline, on any rank.
         """
         is_new = own != self._own
         if self.base.is_pipeline:

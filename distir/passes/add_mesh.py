@@ -23,7 +23,7 @@ class AddMeshPass(DistIRPass):
     - `axes`: `NAME=SIZE` for each axis, outermost first; axes of size 1 are left out.
     - `cluster`: the symbol of the module's `device.cluster`; unnecessary if the module
       has one cluster or none. If the module has none: the name of a built-in cluster,
-      or a file.
+      or a cluster file.
     """
 
     name = "add-mesh"

@@ -22,7 +22,7 @@ class AddStepSettingsPass(DistIRPass):
     step can have other values. The arguments are scalars with the role `setting`;
     `dist.default` holds the optimizer's previous value. A distributed program gets one
     argument for each mesh. DistIR makes the PyTorch packages of training steps from
-    such programs.
+    programs with these arguments.
 
     - `settings`: the hyper-parameters: `learning_rate`, `weight_decay` or both.
     """

@@ -23,23 +23,24 @@ class AutoParallelPass(RequestOptions, SearchOptions, DistIRPass):
     """
     Distributes a program over its cluster by the fastest plan that a search finds.
 
-    The search tries the points of the grid of `search-grid`, and searched layouts
+    The search tries the plans of the grid of `search-grid`, and searched layouts
     (`search-sharding`) on each mesh of all devices. From the best of these plans it
     goes on, changing one option at a time: ZeRO stages, checkpoint policies, pipelines
     with searched layouts, meshes of more axes, schedules, stages (`search-stages`),
-    numbers of micro-batches and overlapped communication. It skips plans that a bound
-    rules out, and simulates all other plans. `dist.notes` records the chosen plan, the
-    number of plans tried, and the distance from the bound.
+    numbers of micro-batches and overlapped communication. It skips plans that a lower
+    bound of their time or memory rules out, and simulates all other plans. `dist.notes`
+    records the chosen plan, the number of plans tried, and the distance of its time
+    from the lower bound.
 
     A module with a `device.mesh` keeps that mesh: the search then chooses only the
-    layouts on it, checkpointing and overlap. Ops `dist.constrain` need such a mesh,
-    because they name one.
+    layouts on it, checkpointing and overlap. A module with `dist.constrain` ops needs a
+    mesh of its own, because these ops name the mesh.
 
     - `profile`: the speeds that devices reach in practice, as in `simulate`;
     - `world_size`: the number of devices to use; by default all devices of the cluster;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap` (`off`, `on`): the
       only values of these options that the search may choose; by default all values;
-    - `c`: degrees of context parallelism of the grid's points, by default 1. For
+    - `c`: degrees of context parallelism of the grid's plans, by default 1. For
       sequences of 8192 tokens or more, the later steps of the search also try all
       powers of two;
     - `e`: degrees of expert parallelism, by default all that divide the number of
@@ -50,9 +51,10 @@ class AutoParallelPass(RequestOptions, SearchOptions, DistIRPass):
       default all;
     - `no_sync` (`off`, `on`): whether ZeRO 3 adds up whole gradients over
       micro-batches, by default both;
-    - `offload_states` (`off`, `on`): whether points of the grid keep the optimizer's
+    - `offload_states` (`off`, `on`): whether plans of the grid keep the optimizer's
       states in the host's memory. By default the search tries both if the cluster has a
-      `host_bandwidth`; it tries `on` if a point does not fit into memory otherwise;
+      `host_bandwidth`; it tries `on` for a plan that does not fit into memory
+      otherwise;
     - `expert_imbalance`: the assumed load of the busiest device of expert parallelism,
       as a multiple of the mean load;
     - `buckets`: whether neighbouring tensors travel in one message in all plans

@@ -30,12 +30,12 @@ class BatchStatisticsPass(DistIRPass):
     own samples in a micro-batch, as PyTorch's DistributedDataParallel and pipelines do
     (`train.ghost_batch_norm`). The batch is cut into equal parts in order; the parts of
     the first micro-batch come first. Devices exchange no statistics. The result depends
-    on both numbers, so the program records them.
+    on the numbers of devices and of micro-batches, so the program records both.
 
     Running statistics that are weights of the program become states, and results of the
-    program update them as PyTorch does. Each micro-batch updates them once, and the
-    values of the first device are kept. If the program uses the new running statistics
-    itself, they do not become states.
+    program update them as PyTorch does. Each micro-batch updates these states once, and
+    the values of the first device are kept. Running statistics whose new values the
+    program itself uses do not become states.
     """
 
     name = "batch-statistics"

@@ -19,7 +19,7 @@ class CollectiveToMpiPass(DistIRPass):
     and written through buffers (`bufferization.to_buffer`, `bufferization.to_tensor`).
 
     The dialect has only the communicator of all ranks. The pass refuses collectives in
-    groups of some of the ranks, and collectives for which the dialect has no op.
+    groups that lack a rank, and collectives for which the dialect has no op.
     """
 
     name = "collective-to-mpi"

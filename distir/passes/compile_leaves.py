@@ -14,9 +14,10 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class CompileLeavesPass(DistIRPass):
     """
-    Marks each function that calls no other function with `dist.compiled = "inductor"`.
-    `torch.compile` then makes kernels of it. Functions that run as CUDA graphs keep
-    their mark. This is the last step of `lower --compile`, after `choose-graphs`.
+    Gives the mark `dist.compiled = "inductor"` to each function that calls no other
+    function. `torch.compile` then makes kernels of the function. Functions that run as
+    CUDA graphs keep their mark. This is the last step of `lower --compile`, after
+    `choose-graphs`.
     """
 
     name = "compile-leaves"

@@ -85,8 +85,8 @@ class DifferentiatePass(StepOptions, DistIRPass):
     - `state_dtype`: the type of stored states with the parameter's shape: the type in
       which the parameter is updated (`parameter`), `bf16`, or `int8`: codes of 8 bits
       with a scale for each block of 64 elements of the last dimension. States of fewer
-      than 4096 elements keep the wider type, as do codes whose blocks do not divide the
-      last dimension.
+      than 4096 elements keep the wider type, and with `int8` also states whose last
+      dimension the blocks do not divide.
     - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
       optimizer updates. Without it, the optimizer updates the parameters, and its
       states have their type.
@@ -181,7 +181,7 @@ class DifferentiatePass(StepOptions, DistIRPass):
     def _loss(self, step: TrainingStep) -> SSAValue:
         """
         Adds the loss to the program and returns it. Raises DistIRError if the loss does
-        not fit the program's result, or is no scalar.
+        not fit the program's result, or is not a scalar.
         """
         result = prediction_of(step, self.output)
         loss = add_loss(self.loss, self.output, result, step, self.ignore_index)
@@ -198,7 +198,7 @@ class DifferentiatePass(StepOptions, DistIRPass):
     ) -> None:
         """
         Raises DistIRError if the loss depends on no parameter or input. `active` holds
-        all values that depend on one.
+        all values that depend on a parameter or an input.
         """
         if loss not in active:
             result = prediction_of(step, self.output)
@@ -243,8 +243,8 @@ class DifferentiatePass(StepOptions, DistIRPass):
     def _check_inputs(self, step: TrainingStep, found: Sequence[SSAValue]) -> None:
         """
         Raises DistIRError if the option `inputs` is used with an optimizer, or names an
-        argument that is no input or label of the program, or that has no gradient.
-        `found` holds the named arguments.
+        argument that has no gradient, or that is neither an input nor a label of the
+        program. `found` holds the named arguments.
         """
         if self.inputs and self.optimizer != "none":
             raise DistIRError(

@@ -39,13 +39,13 @@ class DistributePass(DistributionOptions, DistIRPass):
       entries, as for `choose-entry`.
     - `cluster`: the symbol of the module's `device.cluster`; unnecessary if the module
       has one cluster or none. If the module has none: the name of a built-in cluster,
-      or a file.
+      or a cluster file.
     - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       (with `*`) of arguments that must not be split. Arguments of the program can hold
       further requests (`dist.fixed`).
     - `pad`: `heads` pads attention with heads of zeros if the size of axis "t" does not
-      divide the number of heads. Without it, every device of the axis computes such
-      attention whole.
+      divide the number of heads. Without padding, every device of the axis computes
+      such attention whole.
     - `zero`: the ZeRO stage of a training step, over axes "d" and "e" (for experts over
       "d"); 0 for none. Each of the `r` groups of devices holds all tensors that ZeRO
       splits (hybrid sharding): gradients are reduced and scattered in a group, and the
@@ -57,21 +57,21 @@ class DistributePass(DistributionOptions, DistIRPass):
     - `checkpoint`: the policy of `activation-checkpoint`, for training steps.
     - `offload_states`: keep the optimizer's states in the host's memory; see
       `offload-states`.
-    - `token_dispatch`: the way of tokens to experts on other devices of axis "e":
-      `gather`, `all-to-all`, or `auto` for the one that sends less; see
+    - `token_dispatch`: the method by which tokens reach experts on other devices of
+      axis "e": `gather`, `all-to-all`, or `auto` for the method that sends less; see
       `expert-parallel`.
     - `expert_axes`: the axes over which experts are distributed together, one letter
       each: `e`, `ec`, `et` or `ect`. Over "e" alone, axis "t" splits the matrices of
       each expert. With "t" (and "c"), each device has whole experts, and tokens come
       from the parts of sequences on the devices: attention and experts are split in
       different ways on the same devices. Mixtures must not drop tokens.
-    - `context`: the way of keys and values to queries on other devices of axis "c":
-      `gather`, all at once, or `ring`, block by block; see `ring-attention`.
+    - `context`: the method by which keys and values reach queries on other devices of
+      axis "c": `gather`, all at once, or `ring`, block by block; see `ring-attention`.
     - `context_order`: the order of tokens over the devices of axis "c"; see
       `context-parallel`.
     - `sequence_parallel`: split sequences over axis "t" between the blocks; see
       `sequence-parallel`. With `keep_gathered`, layers keep the gathered values for
-      their backward (`residuals=whole` there).
+      their backward pass (`residuals=whole` there).
     - `sharded_outputs`: for a step that takes gradients of its results as inputs (the
       loss `outside`): results that devices of axis "t" compute in parts, such as logits
       split over words, stay split, and so do their gradients. By default such results

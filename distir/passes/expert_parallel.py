@@ -21,23 +21,24 @@ class ExpertParallelPass(DistIRPass):
     axis also splits the batch, as in `data-parallel`.
 
     A parameter counts as experts if it has one matrix for each expert, and the product
-    with these matrices can be computed for some experts alone. Such a product is a
-    grouped product (`train.grouped_product`), or a batch of products whose operands and
-    results all have a dimension of experts. All other parameters stay whole.
+    with these matrices can be computed for a part of the experts alone. Such a product
+    is a grouped product (`train.grouped_product`), or a batch of products whose
+    operands and results all have a dimension of experts. All other parameters stay
+    whole.
 
     The pass requests that the operands of such products are split like the experts, so
     that tokens are sent to experts. The rows of grouped products are divided into as
     many shards as the axis has devices. The pass drops no token that the program did
     not drop before.
 
-    `token_dispatch` is the way of tokens to grouped products. With `gather`, all
-    devices get all tokens; the planner chooses the way back for the results, usually a
-    reduce-scatter of sums. With `all-to-all`, each device sends its tokens only to the
-    devices of their experts. If no token is dropped, only the rows in use travel then;
-    their number is known when the program runs (`collective.ragged_all_to_all`), and
-    tensors have the size for the worst case. `auto` is `all-to-all` if no token is
-    dropped and each token chooses fewer experts than the axis has devices: this sends
-    fewer bytes. Otherwise the planner chooses.
+    `token_dispatch` is the method by which tokens reach grouped products. With
+    `gather`, all devices get all tokens; the planner chooses the communication that
+    returns the results, usually a reduce-scatter of sums. With `all-to-all`, each
+    device sends its tokens only to the devices of their experts. If no token is
+    dropped, only the rows in use travel then; their number is known when the program
+    runs (`collective.ragged_all_to_all`), and tensors have the size for the worst case.
+    `auto` is `all-to-all` if no token is dropped and each token chooses fewer experts
+    than the axis has devices: this sends fewer bytes. Otherwise the planner chooses.
     """
 
     name = "expert-parallel"

@@ -27,8 +27,9 @@ _Constant = operator("Constant")
 
 def mixed_values(module: ModuleOp, limit: int) -> dict[SSAValue, Any]:
     """
-    Returns, for each value of a program, its array if it is known and the same in every
-    call, else its type. Arrays of more than `limit` elements are not computed.
+    Returns, for each value of a program, the array of the value if this array is known
+    and the same in every call, else the type of the value. Arrays of more than `limit`
+    elements are not computed.
     """
     facts: dict[SSAValue, Any] = {}
 
@@ -129,9 +130,10 @@ def check_calls(module: ModuleOp) -> None:
 class FoldShapesPass(DistIRPass):
     """
     Computes all values that follow from constants and shapes, and replaces them by
-    `onnx.Constant`. All other values get their shape as far as it is known. Facts pass
-    through calls of functions, and unused ops are removed. This is the mixed concrete
-    and abstract interpretation of the DistIR paper, section 3.3.
+    `onnx.Constant`. All other values get their shape as far as it is known. Known
+    shapes and contents pass through calls of functions, and unused ops are removed.
+    This is the mixed concrete and abstract interpretation of the DistIR paper, section
+    3.3.
 
     - `max_elements`: values with more array elements are not replaced by constants.
     """

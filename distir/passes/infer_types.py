@@ -18,7 +18,7 @@ class InferTypesPass(DistIRPass):
     """
     Infers the exact shape of every value from types alone (abstract interpretation).
     Raises DistIRError, with the name of the value, if a shape depends on the contents
-    of a tensor; `fold-shapes` follows contents too.
+    of a tensor; `fold-shapes` also computes such contents.
     """
 
     name = "infer-types"

@@ -18,13 +18,13 @@ class OffloadStatesPass(DistIRPass):
     Keeps the optimizer's states (moments, f32 copies of parameters) in the memory of
     the devices' hosts, as ZeRO-Offload does (Ren et al. 2021). The update itself stays
     on the device. Run the pass after `partition`, `pipeline` and `bucket-collectives`.
-    It works with every ZeRO stage.
+    Every ZeRO stage is supported.
 
     Each argument with `dist.role = "state"` that belongs to a parameter (`dist.of`)
-    gets the element type `!dist.host`. It is copied to the device before the update
-    (`train.fetch`) and back after it (`train.offload`). Copies are made in groups: a
-    group holds at most 64 MiB on a device, but always the states of at least one
-    parameter.
+    gets the element type `!dist.host`. The state is copied to the device before the
+    update (`train.fetch`) and back after it (`train.offload`). Copies are made in
+    groups: a group holds at most 64 MiB on a device, or the states of a single
+    parameter if they are larger.
     """
 
     name = "offload-states"

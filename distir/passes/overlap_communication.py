@@ -34,9 +34,10 @@ class OverlapCommunicationPass(DistIRPass):
       is reduced while the next one is computed. Products whose rows are gathered
       (sequence parallelism) are cut in the same way: the next piece is gathered while
       the current one is computed.
-    - Where a rank of a pipeline computes a forward and then a backward that does not
-      need it, and both exchange tokens of experts, one function computes both. While
-      the tokens of one micro-batch travel, the device computes with the other.
+    - Where a rank of a pipeline computes a forward pass and then a backward pass that
+      does not need its results, and both exchange tokens of experts, one function
+      computes both. While the tokens of one micro-batch travel, the device computes
+      with the other.
     - Sends occupy neither the sender nor the receiver.
 
     `kinds` selects the communication that overlaps, by default all kinds: `dp`,
@@ -47,9 +48,9 @@ class OverlapCommunicationPass(DistIRPass):
     The program computes the same values, and transfers between two devices keep their
     order. The simulator compares several variants: all of the above, the same without
     moving gathers out of functions, only `dp` and `pp`, and with and without products
-    in pieces and forwards beside backwards. The fastest variant that
-    fits into memory replaces the program; if none is faster, the program stays as it
-    is. A note in `dist.notes` gives the saved time and the additional memory.
+    in pieces and forward passes beside backward passes. The fastest variant that fits
+    into memory replaces the program; if none is faster, the program stays unchanged. A
+    note in `dist.notes` gives the saved time and the additional memory.
     """
 
     name = "overlap-communication"

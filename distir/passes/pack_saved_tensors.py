@@ -1,4 +1,4 @@
-"""`pack-saved-tensors`: packs values that always travel together into one list."""
+"""`pack-saved-tensors`: packs values that the same calls pass on into one list."""
 
 from __future__ import annotations
 

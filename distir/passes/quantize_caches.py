@@ -16,7 +16,7 @@ from distir.transforms.precision.cache_quantization import quantize_caches
 @dataclass(frozen=True)
 class QuantizeCachesPass(DistIRPass):
     """
-    Stores the caches to which a step of inference adds tokens in 8 bits, with a scale
+    Stores in 8 bits the caches to which a step of inference adds tokens, with a scale
     for each row of the last dimension. A cache `NAME` becomes `NAME.quantized` and
     `NAME.scale`. The program converts new tokens before it writes them
     (`train.quantize_rows`), and converts them back after reading

@@ -18,9 +18,11 @@ class QuantizeWeightsPass(DistIRPass):
     """
     Replaces products of activations and matrices of parameters by products that read
     weights of 8 or 4 bits: `train.quantized_linear` and `train.group_quantized_linear`.
-    A parameter `NAME` becomes `NAME.quantized`, `NAME.scale` and, for 4 bits,
-    `NAME.zero`; `distir import` converts the numbers. The head, and parameters that
-    other ops use too, stay as they are. Run the pass before `outline-repeats`.
+    Grouped products of experts (`train.grouped_product`) read the results of
+    `train.dequantize_rows` or `train.dequantize_groups`. A parameter `NAME` becomes
+    `NAME.quantized`, `NAME.scale` and, for 4 bits, `NAME.zero`; `distir import` converts
+    the numbers. The head, and parameters that ops other than products also use, stay
+    unchanged. Run the pass before `outline-repeats`.
 
     - `weights_dtype`: `int8` or `fp8`: a scale for each row; `int4`: a scale and a zero
       point for each group of a row.

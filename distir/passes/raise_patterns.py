@@ -28,8 +28,8 @@ class RaisePatternsPass(DistIRPass):
       overwrite them. A mask that is known to be causal becomes `is_causal`; other masks
       (windows, ALiBi) are added up. Attention stays written out if one op would compute
       something else, such as for a mask that can be minus infinity for all keys of a
-      query. It also stays if a mask depends on a parameter, or if probabilities are
-      dropped; `train-dropout` replaces attention with dropout.
+      query. It also stays written out if a mask depends on a parameter, or if
+      probabilities are dropped; `train-dropout` replaces attention with dropout.
     - Casts and reshapes that keep the type of their operand, and dropout outside of
       training, are removed.
     - `w x / sqrt(mean(x^2) + epsilon)` becomes `onnx.RMSNormalization`, in f32 and f64.

@@ -33,13 +33,14 @@ from distir.transforms.expert_shards import assume_imbalance
 @dataclass(frozen=True)
 class SearchGridPass(TargetOptions, SearchOptions, DistIRPass):
     """
-    Distributes a program by the best point of a grid. The grid combines all degrees d x
+    Distributes a program by the best plan of a grid. The grid combines all degrees d x
     e x c x t x p that use all devices with numbers of micro-batches, ZeRO stages,
     checkpoint policies, pipeline schedules and overlap. The pass distributes and
-    simulates each point. It chooses the point with the highest throughput among those
-    that fit into memory (the DistIR paper, section 5). `dist.notes` names this point.
+    simulates each plan. It chooses the plan with the highest throughput among those
+    that fit into memory (the DistIR paper, section 5). `dist.notes` names this plan.
 
-    - `cluster`: a built-in cluster or a file; by default the module's own cluster;
+    - `cluster`: a built-in cluster or a cluster file; by default the module's own
+      cluster;
     - `devices`: the number of devices to which the given cluster is scaled;
     - `micro_batches`: numbers of micro-batches of pipelines, by default 2, 4, ... 128.
       If given, a training step on a single rank uses them too;

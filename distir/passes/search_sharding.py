@@ -49,7 +49,8 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
     - `axes`: the mesh on the first devices of the cluster, `NAME=SIZE` for each axis. A
       module with a `device.mesh` keeps that mesh.
     - `cluster`: the symbol of the module's `device.cluster`; unnecessary if the module
-      has only one. If the module has none: the name of a built-in cluster, or a file.
+      has only one. If the module has none: the name of a built-in cluster, or a cluster
+      file.
     - `costs`: `simulated`: times on the cluster. `unit`: needs no cluster; it counts
       floating-point operations, with a low price for each byte sent and a lower one for
       each byte read or written, as `distribute` does. With `unit`, only `memory` limits

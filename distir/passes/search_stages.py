@@ -27,9 +27,9 @@ class SearchStagesPass(ScheduleOptions, DistIRPass):
     search minimises the work of the busiest stage, under a memory limit for each stage.
     It accepts a little more work if that saves communication. A value is charged once
     for each stage that receives it, even if it passes over stages in between. The
-    search makes several divisions, each with another cap on the load of a stage. The
-    simulator compares these divisions, a division into equal numbers of layers, and the
-    default of `pipeline`. The fastest one that fits into memory is chosen.
+    search makes several divisions, each with a different cap on the load of a stage.
+    The simulator compares these divisions, a division into equal numbers of layers, and
+    the default of `pipeline`. The fastest one that fits into memory is chosen.
 
     - `p`, `schedule`, `chunks`, `schedule_file`, `blocking_sends`: options of the
       pipeline; see `pipeline`;

@@ -20,7 +20,8 @@ class SimulatePass(SimulationOptions, DistIRPass):
     """
     Simulates the program and prints the report on stderr. The program does not change.
 
-    - `cluster`: a built-in cluster or a file, instead of the program's own cluster;
+    - `cluster`: a built-in cluster or a cluster file, instead of the program's own
+      cluster;
     - `devices`: the number of devices to which the given cluster is scaled;
     - `profile`: the speeds that devices reach in practice: a built-in profile, a file
       or `auto`, one for each kind of device (see docs/profiles.md);

@@ -27,7 +27,7 @@ class TrainDropoutPass(DistIRPass):
 
     If any `onnx.Dropout` is in training mode, ops without a mode count as in training
     mode too: PyTorch's exporters write the dropout inside attention in this way. Every
-    `onnx.Dropout` in evaluation mode stays as it is.
+    `onnx.Dropout` in evaluation mode stays unchanged.
 
     - `seed`: the seed of all random numbers, 32 bits;
     - `attention`: whether attention with dropout of its probabilities becomes one op,

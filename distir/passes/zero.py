@@ -20,12 +20,12 @@ class ZeroPass(DistIRPass):
     - `stage`: 1: optimizer states are split over `axis`; each device updates its part
       of a parameter, and the parts are gathered. 2: in addition, the gradients of each
       micro-batch are reduced and scattered right after their computation, so that only
-      parts of gradients are kept and added up. 3: in addition, parameters are
-      stored split, and gathered for each use, or once for all uses in a called
-      function. If a loop over layers slices rows out of a stack of parameters, each row
-      is gathered for its use, and never the whole stack. If the activations of a few
-      tokens are smaller than a parameter, the activations travel instead, and ops
-      compute with the parts of the parameter.
+      parts of gradients are kept and added up. 3: in addition, parameters are stored
+      split, and gathered for each use, or once for all uses in a called function. If a
+      loop over layers slices rows out of a stack of parameters, each row is gathered
+      for its use, and never the whole stack. If the activations of a few tokens are
+      smaller than a parameter, the activations travel instead, and ops compute with the
+      parts of the parameter.
     - `axis`: the mesh axes, in the mesh's order. A tensor that is already split over
       one of these axes is split over the remaining ones.
     - `only`: source names (with `*`) of the parameters to which ZeRO applies; by
@@ -38,8 +38,8 @@ class ZeroPass(DistIRPass):
     A tensor that the axes divide in no dimension is flattened, filled up with zeros,
     and stored and updated in this form (`train.flatten`, `dist.flattened`), with a note
     in `dist.notes`. States that no optimizer op updates, such as running statistics,
-    stay whole, with a note. So do tensors that cannot be split and whose optimizer is
-    outside of the program.
+    stay whole, with a note. Tensors that cannot be split also stay whole if their
+    optimizer is outside of the program.
     """
 
     name = "zero"

@@ -25,8 +25,9 @@ def _tell(name):
 
 def captured(function):
     """
-    Returns a method that runs `function` as a CUDA graph on GPUs, and as it is on CPUs.
-    The results are copies, because the next replay overwrites the memory of the graph.
+    Returns a method that runs `function` as a CUDA graph on GPUs, and without a graph
+    on CPUs. The results are copies, because the next replay overwrites the memory of
+    the graph.
     """
 
     @wraps(function)

@@ -81,8 +81,8 @@ def recordable(inputs):
 
 def differentiated(function, what, wrt, types, inputs):
     """
-    Returns the gradients of the arguments with indices `wrt` of a function, by
-    PyTorch's autograd. The last input is the gradient of the function's result.
+    Returns, by PyTorch's autograd, the gradients of a function's arguments that have
+    the indices `wrt`. The last input is the gradient of the function's result.
     """
     *values, gradient = recordable(inputs)
     with torch.inference_mode(False), torch.enable_grad():
@@ -102,9 +102,9 @@ def differentiated(function, what, wrt, types, inputs):
 
 def gradients(function, what, wrt, types, inputs):
     """
-    Returns the gradients of the arguments with indices `wrt` of a kernel. `function` is
-    the kernel's gradient function, which returns a gradient or None for each argument.
-    `types` are the required shapes and element types of the gradients.
+    Returns the gradients of a kernel's arguments that have the indices `wrt`.
+    `function` is the kernel's gradient function, which returns a gradient or None for
+    each argument. `types` are the required shapes and element types of the gradients.
     """
     with torch.inference_mode(False), torch.no_grad():
         found = function(*recordable(inputs))
@@ -118,15 +118,18 @@ def gradients(function, what, wrt, types, inputs):
 
 
 def call(module, name, types, *inputs, **options):
-    """Returns the result of function `name` in the user's file `module`."""
+    """
+    Returns the results of function `name` in the user's file `module`. Raises
+    ProgramError if they do not have the shapes and element types `types`.
+    """
     function = partial(_function(module, name), **options)
     return called(function, f"{module}:{name}", types, inputs)
 
 
 def autograd(module, name, wrt, types, *inputs, **options):
     """
-    Returns the gradients of the arguments with indices `wrt` of function `name` in the
-    user's file `module`, computed by PyTorch's autograd.
+    Returns, by PyTorch's autograd, the gradients of those arguments of function `name`
+    in the user's file `module` that have the indices `wrt`.
     """
     function = partial(_function(module, name), **options)
     return differentiated(function, f"{module}:{name}", wrt, types, inputs)
@@ -134,8 +137,8 @@ def autograd(module, name, wrt, types, *inputs, **options):
 
 def backward(module, name, wrt, types, *inputs, **options):
     """
-    Returns the gradients of the arguments with indices `wrt` of a user's kernel,
-    computed by function `name` in the user's file `module`.
+    Returns the gradients of a kernel's arguments that have the indices `wrt`. Function
+    `name` in the user's file `module` computes the gradients.
     """
     function = partial(_function(module, name), **options)
     return gradients(function, f"{module}:{name}", wrt, types, inputs)

@@ -23,8 +23,8 @@ class Places:
     `members` gives the path of each argument that a module holds. `overwritten` gives,
     for each result that overwrites an argument, the index of this argument. If the
     caller computes the loss, the program returns the results `given`, then takes the
-    arguments `awaited`, the gradients of these results. It does so `parts` times, once
-    for each micro-batch.
+    arguments `awaited`, the gradients of these results. The program does this `parts`
+    times, once for each micro-batch.
     """
 
     arguments: tuple[int, ...]
@@ -125,9 +125,9 @@ def add_buffers(module, *paths):
 class InterruptedRun:
     """
     A run of a program whose caller computes the loss, of the whole batch or of each
-    micro-batch. It begins with the forward pass. `take` returns the results of this
-    pass; `resume` takes the gradients of a loss and goes on, up to the forward pass of
-    the next micro-batch or to the end. Dropping a run frees its tensors.
+    micro-batch. The run begins with the forward pass. `take` returns the results of
+    this pass; `resume` takes the gradients of a loss and goes on, up to the forward
+    pass of the next micro-batch or to the end. Dropping a run frees its tensors.
     """
 
     def __init__(self, body, arguments):

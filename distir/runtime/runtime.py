@@ -41,16 +41,16 @@ class Tensor:
     - `initial`: the start value in a training, if no file contains one;
     - `counter`: whether the argument counts steps;
     - `setting`: for an argument of role "setting", which is a number, the
-      hyper-parameter of the optimizer; `default`: its value unless another one is
-      given;
+      hyper-parameter of the optimizer; `default`: the value of the setting if the user
+      gives none;
     - `repacked`: if the tensor consists of other tensors, the dimension along which
       they are joined, and their names and sizes;
-    - `padded`: the shape to which processes fill it up with zeros; `runs`: in one
-      dimension, the numbers of elements and zeros that alternate;
+    - `padded`: the shape to which processes fill the tensor up with zeros; `runs`: in
+      one dimension, the numbers of elements and zeros that alternate;
     - `flattened`: the length after `flattening.flatten`, and its splits; `split` then
       refers to the flattened tensor;
     - `loss_scale`: the kind of state of loss scaling, if the tensor is one;
-    - `host`: whether it stays in the host's memory;
+    - `host`: whether the tensor stays in the host's memory;
     - `feeds`: the values that generation passes to an input: `tokens`, `padding`,
       `positions` or `pages`;
     - `limit`: the largest number of tokens of a sequence;
@@ -132,8 +132,8 @@ class MeshSpec:
 @dataclass(frozen=True)
 class Rank:
     """
-    The program of one process: a class, and the indices of processes by which the
-    process differs from other processes with the same class.
+    The program of one process: its class, and the indices of processes that the class
+    uses but that differ between the processes of that class.
     """
 
     program: type
@@ -207,7 +207,7 @@ def shard(value, spec, mesh, rank):
 
 
 def local_shape(spec, mesh):
-    """Returns the shape of the part that one process has."""
+    """Returns the shape of the part of the tensor `spec` that each process has."""
     shape = spec.whole_shape
     if spec.flattened:
         length, splits = spec.flattened
@@ -325,8 +325,8 @@ def found(spec, sources):
 def argument(spec, mesh, rank, sources):
     """
     Returns this process's part of an argument, from the first source that contains the
-    argument. Raises ProgramError if no source contains it, or if the shape or type
-    differs.
+    argument. Raises ProgramError if no source contains it, or if the value has another
+    shape or type than the argument.
     """
     value = found(spec, sources)
     if spec.shape is not None and tuple(value.shape) != spec.shape:
@@ -457,8 +457,8 @@ def check_compiler(backend):
 
 def body_of(program, rank, device):
     """
-    Returns the program of process `rank`, made on `device`. It also creates all meshes,
-    so every process must call this function at the same time.
+    Returns the program of process `rank`, made on `device`. Also creates all meshes, so
+    every process must call this function at the same time.
     """
     meshes = {
         name: ProcessMesh(spec, device.type) for name, spec in program.MESHES.items()
@@ -527,7 +527,7 @@ def run(program, backend, sources, timeout_s=600.0, init_method="env://"):
     """
     Runs this process's part of the module `program`. Returns the results by name on
     rank 0, and nothing on other ranks. `sources` are tables of argument values by name;
-    each argument comes from the first source that contains it.
+    each argument comes from the first of these tables that contains it.
     """
     with processes(program, backend, timeout_s, init_method) as (rank, device, body):
         own = program.RANKS[rank].program

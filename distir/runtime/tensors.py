@@ -86,7 +86,7 @@ def load(path):
 
 def why(error):
     """
-    Returns the reason why PyTorch could not read a file, in one line. It leaves out
+    Returns the reason why PyTorch could not read a file, in one line. Leaves out
     PyTorch's advice to run the code in the file.
     """
     text = " ".join(str(error).split()) or type(error).__name__

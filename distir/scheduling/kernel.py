@@ -42,7 +42,8 @@ class Kernel:
       arguments;
     - `tolerance`: the largest allowed difference from the replaced ops, relative to the
       largest element;
-    - `flops`: the floating-point operations, if the replaced ops have another number;
+    - `flops`: the number of floating-point operations, if it differs from the number in
+      the replaced ops;
     - `workspace`: the bytes of temporary memory. Like `flops`, it is a sum of products
       of factors, such as `4*b*h*q`.
     """

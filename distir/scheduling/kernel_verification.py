@@ -34,8 +34,8 @@ class VerifiedKernel:
     A kernel that agrees with its reference.
 
     - `kernel`: the kernel;
-    - `difference`: the largest difference of its results, relative to the largest
-      element;
+    - `difference`: the largest difference of its results from the reference, relative
+      to the largest element;
     - `gradient_difference`: the largest relative difference of its gradients; None if
       the kernel has no gradient of its own.
     """
@@ -57,8 +57,8 @@ def verify_kernels(
     split. The kernel must not change its arguments, and two runs must give equal
     results.
 
-    Raises DistIRError for the first kernel that is wrong, with the reason, or whose
-    checks take longer than `seconds`.
+    Raises DistIRError, with the reason, for the first kernel that is wrong or that
+    takes longer than `seconds` to check.
     """
     sources = kernel_files(module, files)
     found: list[VerifiedKernel] = []

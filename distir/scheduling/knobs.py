@@ -67,9 +67,9 @@ def knobs_of(
     function: Callable[..., object], known: Mapping[str, Knob], origin: str
 ) -> list[Knob]:
     """
-    Returns the knobs whose names are the parameters of `function`, in their order.
-    Raises DistIRError if a parameter names no knob or the knobs have too many
-    combinations. `origin` is the first part of the error message.
+    Returns the knobs that the parameters of `function` name, in the order of the
+    parameters. Raises DistIRError if a parameter does not name a knob, or if the knobs
+    have too many combinations. `origin` is the first part of the error message.
     """
     names = list(inspect.signature(function).parameters)
     for name in names:
@@ -91,7 +91,7 @@ def knobs_of(
 def cases(function: Callable[..., _Case], knobs: Sequence[Knob]) -> list[_Case]:
     """
     Calls `function` for each combination of the knobs' values, and returns the results
-    in the order of `KnobOp`.
+    in the order that `KnobOp` defines.
     """
     values = [map(knob_value, knob_op(knob.handle).all_values) for knob in knobs]
     return [function(*combination) for combination in product(*values)]

@@ -3,8 +3,8 @@ Patterns for `find`, for groups of ops that kernels often replace:
 `layer.find(patterns.attention)`.
 
 In programs from `distir import` and the builders, attention is a single op, so the
-pattern of attention is one op too. Its queries, keys and values have four dimensions,
-or three if the heads are packed into the last one.
+pattern of attention is one op too. The queries, keys and values of this op have four
+dimensions, or three if the heads are packed into the last one.
 """
 
 from __future__ import annotations
@@ -165,7 +165,10 @@ def head_bias_cross_entropy_sum(x: Any, weight: Any, bias: Any, labels: Any) -> 
 
 
 def linear_cross_entropy(x: Any, weight: Any, labels: Any) -> Any:
-    """The mean cross-entropy of a linear layer without a bias, on rows."""
+    """
+    The mean cross-entropy of a linear layer without a bias, on `x` of shape [rows,
+    features].
+    """
     import torch.nn.functional as F
 
     return F.cross_entropy(op("Gemm", x, weight, transB=1), labels)

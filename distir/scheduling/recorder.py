@@ -155,8 +155,9 @@ class Modules:
 
     def first(self, amount: Knob | int | float) -> Modules:
         """
-        Returns the first of these modules. An integer `amount` is their number; a float
-        is a fraction of all of them, rounded down: `s["h.*"].first(0.5)`.
+        Returns the first of these modules: `amount` modules if `amount` is an integer,
+        or this fraction of all modules, rounded down, if `amount` is a float:
+        `s["h.*"].first(0.5)`.
         """
         operands, attributes = [self._handle], dict[str, Attribute]()
         if isinstance(amount, Knob):
@@ -219,8 +220,8 @@ class Modules:
 
     def param(self, pattern: str = "**") -> Parameters:
         """
-        Returns the parameters of these modules whose name in the module matches
-        `pattern`: `s["wte"].param("weight")`.
+        Returns parameters of these modules by name: the name of a parameter in its
+        module must match `pattern`: `s["wte"].param("weight")`.
         """
         op = ParametersOp.create(
             operands=[self._handle],
@@ -286,9 +287,9 @@ class Modules:
     ) -> Modules:
         """
         Requests a check of the distributed program: the forward pass of each of these
-        modules (or its backward pass, if `backward`) must have exactly the given
-        numbers of collectives over mesh axis `axis`, by kind, and no others:
-        `s["h.*"].expect("t", all_reduce=2)`.
+        modules (or its backward pass, if `backward`) must have exactly the given number
+        of collectives of each kind over mesh axis `axis`, and none of a kind that is
+        not given: `s["h.*"].expect("t", all_reduce=2)`.
         """
         counts = {kind: integer_attribute(count) for kind, count in collectives.items()}
         attributes: dict[str, Attribute] = {
@@ -325,9 +326,9 @@ class Modules:
 
     def cuda_graph(self) -> Modules:
         """
-        Requests that packages capture these modules as CUDA graphs, forward and
-        backward: `s["transformer.h.*"].cuda_graph()`. If a module cannot be captured,
-        `distir lower` prints the reason.
+        Requests that packages capture these modules as CUDA graphs, for the forward and
+        for the backward pass: `s["transformer.h.*"].cuda_graph()`. If a module cannot
+        be captured, `distir lower` prints the reason.
         """
         self._recording.add(CudaGraphOp.create(operands=[self._handle]))
         return self
@@ -342,10 +343,10 @@ class Modules:
         memory: str | int | None = None,
     ) -> Modules:
         """
-        Requests that the import does not trace these modules: they run as they are on
+        Requests that the import does not trace these modules: they run unchanged on
         each device's parts, with their own autograd. The arguments are those of
-        `distir.opaque`: `s["h.*.moe"].opaque("b s d -> b s d", keep="d")`. This is for
-        `distir.parallelize`, which imports the model itself.
+        `distir.opaque`: `s["h.*.moe"].opaque("b s d -> b s d", keep="d")`. This method
+        is for schedules of `distir.parallelize`, which imports the model itself.
         """
         given = {"keep": keep, "flops": flops, "memory": memory}
         attributes: dict[str, Attribute] = {
@@ -445,13 +446,14 @@ class Schedule(Modules):
     ) -> Knob:
         """
         Returns a knob: a tunable value, chosen when the schedule is applied (`--set
-        NAME=VALUE`) or tuned (`--tune`). It is one of `values`: `s.knob("ratio", [1.0,
-        0.5, 0.0])`.
+        NAME=VALUE`) or tuned (`--tune`). Its value is one of `values`: `s.knob("ratio",
+        [1.0, 0.5, 0.0])`.
 
-        `values` may depend on earlier knobs. It is then a function whose parameters are
-        the names of these knobs, and which returns the allowed values: `s.knob("ratio",
-        lambda batch: [1.0] if batch > 128 else [1.0, 0.5])`. With `option`, tuning uses
-        the knob's value also as that option of `distribute`, or as the batch size.
+        `values` may depend on earlier knobs. `values` is then a function of these knobs
+        that returns the allowed values; its parameters have the names of the knobs:
+        `s.knob("ratio", lambda batch: [1.0] if batch > 128 else [1.0, 0.5])`. With
+        `option`, tuning uses the knob's value also as that option of `distribute`, or
+        as the batch size.
         """
         known, attributes = self._recording.knobs, dict[str, Attribute]()
         earlier: list[Knob] = []

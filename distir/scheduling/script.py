@@ -18,7 +18,7 @@ def read_script(path: Path) -> list[NamedSequenceOp]:
     """
     Returns the schedules in a file. An `.mlir` file holds them as IR; in a Python file,
     the function `schedule` records one. Raises DistIRError, ParseError or
-    VerifyException if the file holds no valid schedule.
+    VerifyException if the file does not hold a valid schedule.
     """
     if path.suffix not in (".mlir", ".py"):
         raise DistIRError(f"{path}: a schedule is a .py or an .mlir file")
@@ -62,8 +62,8 @@ def read_script(path: Path) -> list[NamedSequenceOp]:
 def parse_script(text: str, name: str) -> list[NamedSequenceOp]:
     """
     Returns the schedules in `text`, the text of a module. `name` names the text in
-    error messages. Raises DistIRError, ParseError or VerifyException if the text holds
-    no valid schedule.
+    error messages. Raises DistIRError, ParseError or VerifyException if the text does
+    not hold a valid schedule.
     """
     ops = ProgramParser(new_context(), text, name).parse_module().body.block.ops
     found = [op for op in ops if isinstance(op, NamedSequenceOp)]

@@ -1,7 +1,8 @@
 """
-Checks of ops: whether the sharding rule, the local form, the gradient and the PyTorch
-expression of an op agree with its reference. The names of this module are public:
-docs/reference/public-names.md lists each one with the version since which it is stable.
+Checks of ops: whether the sharding rule, the local form (the ops that compute one
+device's results), the gradient and the PyTorch expression of an op agree with its
+reference. The names of this module are public: docs/reference/public-names.md lists
+each one with the version since which it is stable.
 
 - `check`: `check_op`, which runs all checks of one op;
 - `splits`: the splits that a sharding rule allows on a small mesh;

@@ -46,8 +46,8 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class OpReport:
     """
-    The extent of a check by `check_op`: the number of `splits` of the op's factors, the
-    number of runs with `partial` operands, and whether the `gradient` and the PyTorch
+    What `check_op` has checked: the number of `splits` of the op's factors, the number
+    of runs with `partial` operands, and whether the `gradient` and the PyTorch
     expression (`torch`) were compared.
     """
 
@@ -89,7 +89,7 @@ def check_op(
     installed, are compared with the reference too.
 
     - `op`: an op of any dialect on tensors of known shapes, without layouts. Sizes that
-      are multiples of 4 can be split in every way. Its operands may be arguments of a
+      are multiples of 4 can be split in every way. The operands may be arguments of a
       block, results of constants, or any other values of the same types.
     - `operands`: an array for each operand. By default, operands from constants have
       the constants' values, and all other operands are random: floats are normally
@@ -97,7 +97,7 @@ def check_op(
     - `splits`: the largest number of splits that are tried on each mesh; None for all.
     - `seed`: the seed of random numbers.
 
-    Raises OpCheckError if values differ. Its message is one paragraph, which names the
+    Raises OpCheckError if values differ. The message is one paragraph, which names the
     devices, the layouts and the first wrong element. OpCheckError is also raised if the
     op is invalid or has no sharding rule, or if the rule does not allow any split for
     these shapes. Raises DistIRError if the op has no reference.

@@ -1,6 +1,6 @@
 """
-Runs one op whole and on several devices, and compares the results. This shows that the
-op's sharding rule and local form agree with its reference.
+Runs one op whole and on several devices, and compares the results. Equal results show
+that the op's sharding rule and local form agree with its reference.
 """
 
 from __future__ import annotations
@@ -127,8 +127,9 @@ def distributed(
 ) -> tuple[Operation, Block]:
     """
     Returns a copy of `op`, an op without layouts, and the block that holds the copy.
-    The operands and results of the copy have the given layouts. Operands that come from
-    constants still do; all other operands are arguments of the block.
+    The operands and results of the copy have the given layouts. An operand that comes
+    from a constant comes from a constant in the copy too; all other operands are
+    arguments of the block.
     """
     block = Block()
     values: list[SSAValue] = []
@@ -187,9 +188,9 @@ def run_split(
     operands with the indices `partial_operands` hold partial values over the last axis,
     which are reduced by `reduction`: `sum`, `max` or `min`.
 
-    Raises OpCheckError if the rule derives another split from the layouts, or if
-    results differ. The message names the layouts. Any other error gets a note that
-    names them.
+    Raises OpCheckError if the rule derives a split from the layouts that is not
+    `assignment`, or if results differ. The message names the layouts. Any other error
+    gets a note that names the layouts.
     """
     rule = plain.rule
     axis, count = on.axes[-1]
@@ -289,7 +290,8 @@ def _users(values: Sequence[SSAValue]) -> set[Operation]:
 def _check_users(ops: Sequence[Operation], users: set[Operation]) -> None:
     """
     Raises OpCheckError unless the new `users` of an op's operands are among `ops`, the
-    local form. Any other user would stay in the lists of users, where passes find it.
+    ops of its local form. Any other new user would remain in the operands' lists of
+    users, where passes find it.
     """
     left = users - {inner for op in ops for inner in op.walk()}
     if left:
@@ -302,7 +304,7 @@ def _check_users(ops: Sequence[Operation], users: set[Operation]) -> None:
 
 def verify_ops(ops: Sequence[Operation], what: str) -> None:
     """
-    Raises OpCheckError if one of the ops is invalid. Its message calls the op `what`.
+    Raises OpCheckError if one of the ops is invalid. The message calls the op `what`.
     """
     for op in ops:
         try:
@@ -359,8 +361,8 @@ def compare(got: Array, expected: Array, what: object) -> None:
 @dataclass(frozen=True)
 class _Setting:
     """
-    The mesh and the operands' layouts with which an op runs. Its text is made only for
-    errors, because that is slow.
+    The mesh and the operands' layouts with which an op runs. The text of a setting is
+    made only for errors, because making it is slow.
     """
 
     op: Operation

@@ -83,7 +83,7 @@ def partial_assignments(
     """
     Yields a split of at most one factor over the first of two axes of `on`, with each
     set of operands that may hold partial values over the last axis, and the reduction
-    of these values. Booleans are left out, because they cannot be added.
+    of these values. Boolean operands are left out, because booleans cannot be added.
     """
     for linear in rule.linear:
         if any(operands[i].dtype == np.bool_ for i in linear.operands):

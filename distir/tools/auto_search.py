@@ -100,10 +100,10 @@ def plan_search(
     **follow: Callable[..., None] | None,
 ) -> GridSearch | AutoSearch:
     """
-    Returns the search that the arguments of `distir search` describe, ready to run.
-    With `--auto` and a time limit, `clock` ends the search. `follow` has functions that
-    a search with `--auto` calls while it runs. Raises DistIRError for options that
-    contradict each other.
+    Returns the search that the arguments of `distir search` describe, without starting
+    it. With `--auto` and a time limit, `clock` ends the search. `follow` has, by name,
+    functions that a search with `--auto` calls while it runs. Raises DistIRError for
+    options that contradict each other.
     """
     from distir.planning.auto.auto import auto_search
     from distir.planning.grid.search import GridSearch
@@ -131,9 +131,9 @@ def search(
     files: PlanFiles,
 ) -> AutoSearch:
     """
-    Runs a search with `--auto` and returns it. It prints its progress and writes the
-    best plan so far to `files`. With a time limit, `clock` ends the search. Raises
-    DistIRError if the search or a file fails.
+    Runs a search with `--auto` and returns it. The search prints its progress and
+    writes the best plan so far to `files`. With a time limit, `clock` ends the search.
+    Raises DistIRError if the search or a file fails.
     """
     from distir.hardware import load_cluster
     from distir.planning.auto.auto import AutoSearch
@@ -204,9 +204,9 @@ class PlanFiles:
 
     def keep(self, search: AutoSearch) -> None:
         """
-        Writes the best plan so far, unless the files already hold it. It skips a file
-        that can be written only once, such as a pipe. Raises DistIRError if a file
-        cannot be written.
+        Writes the best plan so far, unless the files already hold it. Skips a file that
+        can be written only once, such as a pipe. Raises DistIRError if a file cannot be
+        written.
         """
         best = search.best
         if best is None or best.plan == self._kept:
@@ -268,8 +268,8 @@ class PlanFiles:
 
 def explain(search: PlanSearch, file: IO[str] | None = None) -> None:
     """
-    Prints the layouts and times of each module, for the best plan and the runner-up. It
-    also prints whether memory limits the choice. `file` is the output, stdout by
+    Prints the layouts and times of each module, for the best plan and the runner-up.
+    Also prints whether memory limits the choice. `file` is the output, stdout by
     default.
     """
     from distir.planning.auto.explain import ScopeCost, by_scope

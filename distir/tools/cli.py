@@ -150,9 +150,9 @@ def _command(name: str) -> Command:
 
 def argument_parser(only: str | None = None) -> argparse.ArgumentParser:
     """
-    Returns the parser of the command line. It has the arguments of the command `only`,
-    or of all commands if `only` is None. Adding a command's arguments imports its
-    module, which takes time.
+    Returns the parser of the command line. The parser has the arguments of the command
+    `only`, or of all commands if `only` is None. Adding a command's arguments imports
+    its module, which takes time.
     """
     parser = _Parser(
         prog="distir",

@@ -105,9 +105,9 @@ def _shapes(value: Any) -> list[Any]:
 
 class _Output(NamedTuple):
     """
-    A result of a program, or one tensor that a result merges with others. `text` is its
-    declared type, `position` the index of the result, and `part` the name of the tensor
-    in the result, or None for a whole result.
+    A result of a program, or one of the tensors that are merged into a result. `text`
+    is its declared type, `position` the index of the result, and `part` the name of the
+    tensor in the result, or None for a whole result.
     """
 
     name: str
@@ -162,8 +162,8 @@ def _paired(
 ) -> tuple[list[_Output], list[_Output]]:
     """
     Returns the results of two programs in matching order, which is the order of the
-    programs. If the programs merge different tensors into arguments, it lists the
-    merged tensors one by one, and sorts all results by name.
+    programs. If the programs merge different tensors into arguments, the merged tensors
+    are listed one by one, and all results are sorted by name.
     """
     ours, theirs = _outputs(reference), _outputs(candidate)
     packed = _repacked_results(reference), _repacked_results(candidate)
@@ -268,11 +268,11 @@ def compare(
     `tolerance` is the largest relative difference that is allowed; None stands for the
     default of each output's type.
 
-    `by_change` concerns outputs that are the next values of arguments. Their
-    differences are then relative to the largest change of all these outputs, because a
+    `by_change` concerns outputs that are the next values of arguments. The differences
+    of these outputs are then relative to the largest change of all of them, because a
     small training step hides errors of gradients. If a unit in the last place is small
-    compared with that change, it is subtracted from a difference, because equal steps
-    may round to neighbouring values.
+    compared with that change, this unit is subtracted from a difference, because equal
+    steps may round to neighbouring values.
 
     Raises DistIRError if the programs have different results.
     """

@@ -121,7 +121,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _meant(message: str) -> str:
     """
     Returns a suggestion of a similar name, to add to xDSL's message about an unknown
-    pass. Returns an empty text for other messages.
+    pass. Returns an empty string for other messages.
     """
     _, unknown, names = message.partition("Unrecognized passes: ")
     if not unknown:

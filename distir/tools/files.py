@@ -191,7 +191,10 @@ class _Verifier:
         self._numbers: dict[Attribute, int] = {}
 
     def verify(self, op: Operation) -> None:
-        """Verifies an op and the ops inside it. Raises VerifyException."""
+        """
+        Verifies an op and the ops inside it. Raises VerifyException if an op is
+        invalid.
+        """
         for region in op.regions:
             for block in region.blocks:
                 if block.first_op is None:
@@ -274,8 +277,8 @@ def _fits_bucket(op: Operation) -> bool:
 
 def _constant(value: SSAValue) -> object:
     """
-    Returns a key for an operand of an ONNX op. For a constant it is the id of the
-    constant's value. Otherwise it is the class of `value`.
+    Returns a key for an operand of an ONNX op. For a constant, the key is the id of the
+    constant's value; for any other operand, it is the class of `value`.
     """
     if type(value) is not OpResult or value.op.name != "onnx.Constant":
         return type(value)
@@ -286,7 +289,7 @@ def program_weights(module: ModuleOp, path: Path) -> Arrays:
     """
     Returns the weights of the module that was read from `path`, by name. Returns an
     empty mapping if the module names no weights. Raises DistIRError if a weight belongs
-    to no argument, because the argument that it was meant for would get random values.
+    to no argument, because the intended argument would get random values.
     """
     file = weights_file(module, path)
     if file is None:
@@ -314,8 +317,8 @@ def weights_beside(
     `source` is the file from which the module was read, and `target` is the file to
     which the block writes it. A module names its weights by a file in its own folder.
     The weights are hard-linked if the file system allows it, else copied. If the block
-    raises, the old weights stay. The context manager yields the path of the new
-    weights, or None if none are needed.
+    raises an error, the weights that were beside `target` before stay. The context
+    manager yields the path of the new weights, or None if none are needed.
     """
     file = weights_file(module, source)
     if file is None or target.parent.resolve() == source.parent.resolve():

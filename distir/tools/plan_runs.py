@@ -36,10 +36,11 @@ class PlanRun:
 
 def run_plans(search: PlanSearch, count: int, timing: StepTiming) -> list[PlanRun]:
     """
-    Runs the `count` plans of a search that the simulator predicts to be fastest. They
-    run on processes of this machine with random parameters and inputs. The plan with
-    the best measurement becomes the search's best. Returns the runs in the simulator's
-    order. Raises DistIRError, also if all plans run out of memory.
+    Runs the `count` plans of a search that the simulator predicts to be fastest. The
+    plans run on processes of this machine with random parameters and inputs. The plan
+    with the shortest measured step becomes the best plan of the search. Returns the
+    runs in the simulator's order. Raises DistIRError if a plan cannot be run, or if all
+    plans run out of memory.
     """
     from distir.errors import DistIRError
     from distir.launch.step_times import StepTimer

@@ -55,8 +55,8 @@ def planned_service(
     """
     Finds the best plan for a service with the decoder in `module`, called `name` in
     messages. `note` is called with remarks for the user. Raises DistIRError if the
-    program is no decoder, if requests are too long for it, or if no replica can serve
-    them.
+    program is not a decoder, if requests are too long for it, or if no replica can
+    serve them.
     """
     own = {f.name: getattr(arguments, f.name) for f in fields(ServiceOptions)}
     for key in ("batched_tokens", "profile"):

@@ -116,9 +116,9 @@ def check_tuning_arguments(arguments: argparse.Namespace) -> None:
 @dataclass(frozen=True, eq=False)
 class TunedSchedule:
     """
-    A finished tuning run that found a best point. `tuner` has all results. `programs`
-    is the source of the program of a point. `interrupted` tells whether the user
-    interrupted the run.
+    A finished tuning run that found a best point (knob values and a plan). `tuner` has
+    all results. `programs` makes the program of a point. `interrupted` tells whether
+    the user interrupted the run.
     """
 
     tuner: Tuner
@@ -142,9 +142,10 @@ def tune(
 ) -> TunedSchedule:
     """
     Tunes the knobs of a schedule and the plan. `modules` are the same model for
-    different batch sizes. `sequence` is the schedule. Raises DistIRError, also if no
-    point fits into memory. Raises KeyboardInterrupt if the user interrupts the run
-    before the first result.
+    different batch sizes. `sequence` is the schedule. Raises DistIRError if two of
+    `modules` have the same batch size, or if no point (knob values and a plan) fits
+    into memory. Raises KeyboardInterrupt if the user interrupts the run before the
+    first result.
     """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
@@ -237,7 +238,9 @@ def _run(tuner: Tuner, arguments: argparse.Namespace) -> None:
 
 
 def _report(tuner: Tuner, top: int) -> None:
-    """Prints the number of points that were tried, and a table of the `top` best."""
+    """
+    Prints the number of points that were tried, and a table of the `top` best points.
+    """
     from distir.planning.plans.result import Impossible, Simulated
     from distir.tools.reports.reporting import bytes_text, note, seconds_text, table
 

@@ -39,8 +39,8 @@ class Accelerator(accelerate.Accelerator):
     reads it under any plan.
 
     Raises DistIRError for other ways to distribute (FSDP, DeepSpeed,
-    `ParallelismConfig`), for fp16 and fp8, and for `torch.compile`: `parallelize` has
-    options for them.
+    `ParallelismConfig`), for fp16 and fp8, and for `torch.compile`: use the options of
+    `parallelize` instead.
     """
 
     def __init__(self, *args: Any, **options: Any):
@@ -106,8 +106,9 @@ class Accelerator(accelerate.Accelerator):
         evaluation_mode: bool = False,
     ) -> nn.Module:
         """
-        Returns the parallel module `model` itself; its calls use autocast if mixed
-        precision was chosen. Raises DistIRError if `model` is no parallel module.
+        Returns the parallel module `model` itself; calls of the module use autocast if
+        mixed precision was chosen. Raises DistIRError if `model` is not a parallel
+        module.
         """
         if not isinstance(model, ParallelModule):
             raise DistIRError(
@@ -244,7 +245,10 @@ class Accelerator(accelerate.Accelerator):
         return tree_map_only(torch.Tensor, lambda t: _quotient(t, copies), found)
 
     def check_trigger(self) -> bool:
-        """Whether any rank has called `set_trigger` since the last call."""
+        """
+        Whether any rank has called `set_trigger` since the last call of
+        `check_trigger`.
+        """
         own: Any = self.flag_tensor
         flag = torch.as_tensor(0 if own is None else own, device=self.device)
         found = bool(cast(torch.Tensor, super().reduce(flag)).item())
@@ -287,8 +291,9 @@ class Accelerator(accelerate.Accelerator):
         **load_model_func_kwargs: Any,
     ) -> None:
         """
-        Reads the state that `save_state` wrote to `input_dir`. The modules may have
-        another plan than at that time. Raises DistIRError without `input_dir`.
+        Reads the state that `save_state` wrote to `input_dir`. The modules may have a
+        different plan than when the state was written. Raises DistIRError if
+        `input_dir` is None.
         """
         if input_dir is None:
             raise DistIRError(

@@ -166,8 +166,8 @@ def _own(parts: Sequence[list[Any]], place: Place) -> list[Any]:
 def _one_order(sampler: Any) -> Generator[None]:
     """
     Returns a context manager in which `sampler` draws the same random order on every
-    rank: the order of rank 0, which is PyTorch's order on one process. It does not
-    change samplers that draw no order. Every rank must enter it.
+    rank: the order of rank 0, which is PyTorch's order on one process. Has no effect on
+    samplers that draw no order. Every rank must enter the context.
     """
     if not isinstance(sampler, RandomSampler):
         yield
@@ -216,7 +216,7 @@ class Collate:
 def loader_of_part(loader: DataLoader[Any], place: Place, who: str) -> DataLoader[Any]:
     """
     Returns a loader of this rank's parts of the batches. The batch size of `loader` is
-    the size of one part. Raises DistIRError if `loader` has no batches, or has a
+    the size of one part. Raises DistIRError if `loader` does not form batches, or has a
     sampler that already divides the samples over ranks. `who` is the class that
     messages name.
     """

@@ -52,8 +52,8 @@ def save_states(
 def load_values(folder: str | Path, models: Sequence[nn.Module], who: str) -> None:
     """
     Reads the parameters and buffers of `models` from a folder that `save_states` wrote.
-    Every rank must call this function. Raises DistIRError if `folder` holds no such
-    checkpoint.
+    Every rank must call this function. `who` is the class that messages name. Raises
+    DistIRError if `folder` holds no such checkpoint.
     """
     _check(folder, who)
     content: dict[str, Any] = {
@@ -73,7 +73,8 @@ def load_states(
 ) -> None:
     """
     Reads the states of `optimizers` from a folder that `save_states` wrote. Every rank
-    must call this function. Raises DistIRError if `folder` holds no such checkpoint.
+    must call this function. `who` is the class that messages name. Raises DistIRError
+    if `folder` holds no such checkpoint.
     """
     _check(folder, who)
     content: dict[str, Any] = {

@@ -50,15 +50,16 @@ class TrainerMixin:
     Trainer(TrainerMixin, transformers.Trainer)`; use the mixin in the same way for a
     class derived from transformers' trainer.
 
-    The forward of the parallelized module must return its loss, as models of
+    The `forward` of the parallelized module must return its loss, as models of
     transformers do with labels (`loss=None` of `parallelize`). Losses concern the
     global batch, which has `per_device_train_batch_size` samples for each of the
     `data_ranks` parts. Ranks that differ only in t or p get the same samples. A
     checkpoint holds the whole model, for `from_pretrained`. Its folder `distir` holds
-    the values and the optimizer's states in parts; `train` resumes from it, also under
-    another plan.
+    the values and the optimizer's states in parts; `train` resumes from the checkpoint,
+    also under a different plan.
 
-    Raises DistIRError for arguments that would have no effect on a program.
+    Raises DistIRError for training arguments that would have no effect on a parallel
+    module.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -223,9 +224,9 @@ class Trainer(TrainerMixin, transformers.Trainer):  # pyright: ignore[reportInco
 
 def _check(who: str, args: Any, given: dict[str, Any], model: ParallelModule) -> None:
     """
-    Raises DistIRError for training arguments that have no effect on a program, and for
-    a module that takes labels after its inputs. `who` is the class of the trainer, and
-    `given` its keyword arguments.
+    Raises DistIRError for training arguments that have no effect on a parallel module,
+    and for a module that takes labels after its inputs. `who` is the class of the
+    trainer, and `given` its keyword arguments.
     """
     for name, instead in _INSTEAD.items():
         if args is not None and getattr(args, name, None):
@@ -271,7 +272,7 @@ def _counts_items(source: nn.Module) -> bool:
 
 
 def _calls_loss_function(source: Any) -> bool:
-    """Whether the forward of a transformers model calls its `loss_function`."""
+    """Whether the `forward` of a transformers model calls its `loss_function`."""
     forward = inspect.unwrap(type(source).forward)
     return "loss_function" in forward.__code__.co_names
 

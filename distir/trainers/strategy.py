@@ -49,8 +49,9 @@ class DistIRStrategy(ParallelStrategy):
     ranks. A checkpoint is a folder, in which each rank writes and reads its own parts;
     it can be read under another plan.
 
-    Precisions are `32-true` and `bf16-mixed`; for other types `parallelize` has
-    `dtype=`. Raises DistIRError for other precisions and for `sync_batchnorm=True`.
+    Precisions are `32-true` and `bf16-mixed`; for any other type, use the option
+    `dtype` of `parallelize`. Raises DistIRError for other precisions and for
+    `sync_batchnorm=True`.
     """
 
     strategy_name = "distir"
@@ -131,7 +132,10 @@ class DistIRStrategy(ParallelStrategy):
         super().setup(trainer)
 
     def model_to_device(self) -> None:
-        """Moves the values outside the parallel modules to this process's device."""
+        """
+        Moves the parameters and buffers outside the parallel modules to this process's
+        device.
+        """
         assert self.lightning_module is not None
         self.lightning_module.to(self.root_device)
 
@@ -148,7 +152,7 @@ class DistIRStrategy(ParallelStrategy):
 
     def process_dataloader(self, dataloader: object) -> object:
         """
-        Returns a loader of this rank's parts of the batches. An object that is no
+        Returns a loader of this rank's parts of the batches. An object that is not a
         `DataLoader` is returned unchanged.
         """
         if not isinstance(dataloader, DataLoader):
@@ -180,8 +184,8 @@ class DistIRStrategy(ParallelStrategy):
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """
         Returns the mean, sum, maximum or minimum of `tensor` over the parts of the
-        batch. A value that is no tensor is returned unchanged. Raises DistIRError for
-        another `reduce_op`.
+        batch. A value that is not a tensor is returned unchanged. Raises DistIRError
+        for any other `reduce_op`.
         """
         if not isinstance(tensor, torch.Tensor):
             return tensor

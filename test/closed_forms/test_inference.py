@@ -22,6 +22,7 @@ from support.cost_programs import cluster
 from support.generation import SIZES as GENERATION
 from support.generation import imported, quantized_program, tiny_config
 from support.thoroughness import sampled
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.models.generation import build_serving
@@ -33,8 +34,10 @@ from distir.frontends.torch.sources import _parameters_on_meta
 from distir.interpreters.simulator import MemoryReport, simulate
 from distir.interpreters.simulator.engine.machine import Execution
 from distir.interpreters.simulator.reports.value_kinds import CACHES, PARAMETERS
+from distir.passes.inline_calls import InlineCallsPass
 from distir.program import Program
 from distir.program.entries import one_entry
+from distir.transforms.precision.cache_quantization import quantize_caches
 
 LAYERS, HEADS, WIDTH, HIDDEN, FFN, VOCAB = 2, 4, 8, 32, 64, 96
 GROUP = 8
@@ -74,8 +77,9 @@ def test_bytes_of_the_cache(
     prefill = Prefill(model_without_values(kind, **changes), SIZES)
     tokens = torch.zeros(SIZES.batch, SIZES.prompt, dtype=torch.int64)
     cache = empty_cache(prefill, tokens, torch.zeros(SIZES.batch, dtype=torch.int64))
-    numbers = sum(each.numel() for own in cache.values() for each in own.values())
-    assert numbers == SIZES.batch * per_sequence
+    tensors = [each for own in cache.values() for each in own.values()]
+    assert sum(each.numel() for each in tensors) == SIZES.batch * per_sequence
+    assert all(each.is_meta for each in tensors)  # as the model, it needs no memory
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +126,15 @@ def test_decode_reads_parameters_and_cache_once(llama: dict[str, ModuleOp]) -> N
         assert found[name] == pytest.approx(4 * elements_moved, rel=1e-12)
 
 
-def test_pages_that_decode_holds_and_reads() -> None:
+@pytest.mark.parametrize("format", [None, "fp8"])
+def test_pages_that_decode_holds_and_reads(format: str | None) -> None:
     """
     A pool of P pages of s tokens takes 2 L kv d P s numbers, and attention reads each of
     them once, where sequences could fill more pages than there are. With more pages, it
-    reads those that sequences can fill: their tokens, rounded up to pages.
+    reads those that sequences can fill: their tokens, rounded up to pages. In 8 bits, a
+    head's token takes d bytes and a scale.
     """
+    row = 4 * WIDTH if format is None else WIDTH + 4
     batch, groups, size, bandwidth = SIZES.batch, 2, 16, 1e9
     columns = 3  # 40 tokens in pages of 16
     for pages, used in ((5, 5), (9, 9), (12, 9)):
@@ -135,9 +142,12 @@ def test_pages_that_decode_holds_and_reads() -> None:
         shapes = {"layers": LAYERS, "d_model": HIDDEN, "heads": HEADS, "vocab": VOCAB}
         module = build_serving(build_llama, sizes, **shapes, kv_heads=groups, ffn=FFN)
         decode = one_entry(module, "decode")
+        if format is not None:
+            InlineCallsPass().apply(Context(), decode)
+            quantize_caches(decode, format)
         tokens = used * size
-        read = batch * (2 * HEADS * WIDTH + columns * size)
-        read += 2 * groups * WIDTH * tokens
+        read = 4 * batch * (2 * HEADS * WIDTH + columns * size)
+        read += 2 * groups * row * tokens
         found = {"seconds": 0.0, "written": 0.0}
 
         def add(execution: Execution, found: dict[str, float] = found) -> None:
@@ -149,11 +159,12 @@ def test_pages_that_decode_holds_and_reads() -> None:
         result = simulate(decode, cluster(1, peak=1e300, bandwidth=bandwidth))
         result.run.observe(add)
         (group,) = MemoryReport.of(result).groups
-        held = 2 * LAYERS * groups * WIDTH * pages * size
-        assert group.by_kind[CACHES] == 4 * held == 4 * elements(decode, "cache")
+        assert group.by_kind[CACHES] == 2 * LAYERS * groups * row * pages * size
         table = 8 * batch * columns
-        assert found["seconds"] == pytest.approx(LAYERS * (4 * read + table), rel=1e-12)
-        new = 2 * 4 * batch * groups * WIDTH + table + 8 * batch
+        assert found["seconds"] == pytest.approx(LAYERS * (read + table), rel=1e-12)
+        new = 2 * batch * groups * row
+        # The pages of scales have the same table.
+        new += (table + 8 * batch) * (1 if format is None else 2)
         assert found["written"] == pytest.approx(2 * LAYERS * new, rel=1e-12)
         weights = 2 * HIDDEN * HEADS * WIDTH + 2 * HIDDEN * groups * WIDTH
         products = LAYERS * (weights + 3 * HIDDEN * FFN) + HIDDEN * VOCAB

@@ -25,9 +25,9 @@ from distir.tools.entry_checks import compared
 
 PLANS: dict[str, list[dict[str, int]]] = {
     "llama": [{"t": 2}, {"d": 2, "t": 2}, {"p": 2}, {"p": 2, "k": 2}],
-    "mixtral": [{"e": 2}, {"t": 2}],
-    "mistral": [{"t": 2}],
-    "deepseek_v3": [{"e": 2}, {"p": 2}],
+    "mixtral": [{"e": 2}, {"t": 2}, {"p": 2}],
+    "mistral": [{"t": 2}, {"p": 2}],
+    "deepseek_v3": [{"e": 2}, {"p": 2}, {"t": 2}],
     "mamba": [{"t": 2}, {"p": 2}],
     "qwen3": [{"t": 2}, {"p": 2}],
     "gpt2": [{"t": 2}, {"p": 2}],

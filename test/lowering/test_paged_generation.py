@@ -1,6 +1,7 @@
 """
 Packages whose cache is in pages, on gloo processes: greedy tokens equal those of
-transformers, as from contiguous caches, and pools of pages stay where they are.
+transformers, or with 8 bits those from contiguous caches of 8 bits, and pools of pages stay
+where they are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from support.generation import (
     generated,
     generated_by_transformers,
     imported,
+    quantized_program,
     tiny_model,
 )
 from support.thoroughness import IS_THOROUGH, chosen
@@ -84,6 +86,42 @@ def test_tokens_equal_those_of_transformers(
     processes = prod(n for axis, n in plan.items() if axis != "k")
     made = generated(folder, own, processes, new=NEW_TOKENS, in_place="k" not in plan)
     assert made == generated_by_transformers(model, new=NEW_TOKENS)
+
+
+NARROW: list[tuple[str, str, Paging, dict[str, int]]] = [
+    ("llama", "int8", Paging(1, 19, 8), {"t": 2}),
+    ("llama", "fp8", Paging(2, 10, 8), {"d": 2, "t": 2}),
+    ("gpt2", "fp8", Paging(1, 36, 4), {"p": 2}),
+    ("gemma3", "int8", Paging(1, 19, 8), {"t": 2}),
+    ("deepseek_v3", "fp8", Paging(2, 11, 8), {"e": 2}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "format", "paging", "plan"), NARROW, ids=str)
+def test_pages_of_8_bits_give_the_tokens_of_caches_of_8_bits(
+    kind: str, format: str, paging: Paging, plan: dict[str, int], tmp_path: Path
+) -> None:
+    model = tiny_model(kind, **CHANGES.get(kind, {}))
+    plain, paged = (
+        quantized_program(model, None, cache=format, sizes=sizes)[0]
+        for sizes in (SIZES, replace(SIZES, paging=paging))
+    )
+    module = distributed(paged.module, **plan)
+    modules, names = (paged.module, module), ("model", "distributed")
+    found = compared(modules, names, paged.weights, {}, 0, None)
+    assert [each.name for each in found][-1] == "decode after prefill"
+    assert all(each.within for each in found)
+    made = [
+        generated(
+            write_package(each, tmp_path / name), weights, processes, new=NEW_TOKENS
+        )
+        for name, each, weights, processes in (
+            ("plain", plain.module, plain.weights, 1),
+            ("paged", module, paged.weights, prod(plan.values())),
+        )
+    ]
+    assert made[1] == made[0]
 
 
 @pytest.mark.slow

@@ -41,21 +41,27 @@ CASES: list[tuple[str, str, dict[str, int]]] = [
     ("t5", "int4", {"t": 2}),
     ("deepseek_v3", "int8", {"p": 2}),
     ("mamba", "int8", {"t": 2}),
+    *[("mixtral", kind, {"e": 2}) for kind in WEIGHT_FORMATS],
+    ("mixtral", "int4", {"t": 2}),
+    ("qwen3_moe", "fp8", {"e": 2}),
+    ("deepseek_v3", "int4", {"e": 2}),
 ]
+EXPERTS = {"mixtral": 2, "qwen3_moe": 2, "deepseek_v3": 1}
+"""The numbers of layers with experts."""
 
 
 def dequantized(matrix: Any, weight: QuantizedWeight) -> Any:
-    """The matrix that the quantised form of a matrix stands for, in f32."""
+    """The matrices that the quantised form of matrices stands for, in f32."""
     parts = quantized(matrix, weight)
     scale = parts["scale"].astype(np.float32)
     if weight.format == "int4":
         packed = parts["quantized"]
         levels = np.stack((packed % 16, packed // 16), -1).reshape(*scale.shape, -1)
         moved = levels.astype(np.float32) - parts["zero"][..., None]
-        rows = (moved * scale[..., None]).reshape(len(scale), -1)
+        rows = (moved * scale[..., None]).reshape(*scale.shape[:-1], -1)
     else:
-        rows = parts["quantized"].astype(np.float32) * scale[:, None]
-    return rows.T if weight.is_turned else rows
+        rows = parts["quantized"].astype(np.float32) * scale[..., None]
+    return rows.swapaxes(-1, -2) if weight.is_turned else rows
 
 
 @pytest.mark.slow
@@ -66,6 +72,8 @@ def test_tokens_equal_those_of_dequantised_weights(
     model = tiny_model(kind)
     program, weights = quantized_program(model, format, GROUP)
     state = model.state_dict()
+    experts = [name for name in weights if state[name].ndim == 3]
+    assert len(experts) == 2 * EXPERTS.get(kind, 0)
     for name, weight in weights.items():
         values = dequantized(state[name].numpy(), weight)
         assert not np.array_equal(values, state[name].numpy())

@@ -22,6 +22,12 @@ def test_attributes_and_refusals() -> None:
         assert "cannot be converted to torch.float64" in found["type of a part"]
         assert "call eval() on the part before" in found["mode of a part"]
         assert "compiled=True" in found["compile"]
+        assert "compiled=True" in found["torch.compile"]
+        assert "whole_state_dict() of rank 0" in found["saved"]
+        assert "whole_state_dict() of rank 0" in found["a saved part"]
+        assert "after parallelize" in found["an earlier optimizer"]
+        assert "without .module" in found["module of DDP"]
+        assert "full_tensor()" in found["unshard of FSDP2"]
         assert "'transformer.wte.weight' is a whole tensor" in found["whole tensors"]
         assert found["parts"] and found["modes"] == [True, False, False, True]
         assert "has device cpu" in found["device"]
@@ -41,6 +47,7 @@ def test_replacements(options: dict[str, int]) -> None:
             *("by load_state_dict", "parametrized"),
         ):
             assert "cannot be added, replaced or removed" in found[name], name
+        assert "parameter.data.copy_(value)" in found["assigned data"]
         assert "'temperature' had the value 2.0 when" in found["an attribute"]
         assert "'p' had the value 0.0 when" in found["a rate of dropout"]
         assert "initialise the module before parallelize" in found["apply"]

@@ -37,7 +37,8 @@ def test_sequences_hold_different_pages_of_their_pool() -> None:
 def test_prompts_that_need_more_pages_than_a_pool_has_are_refused() -> None:
     tokens = Tensor("input_ids", shape=(4, 24), feeds="tokens")
     positions = Tensor("positions", shape=(4,), feeds="positions", limit=24)
-    program = SimpleNamespace(ARGUMENTS=(tokens, positions, TABLE))
+    logits = Tensor("logits", shape=(4, 1, 96))
+    program = SimpleNamespace(ARGUMENTS=(tokens, positions, TABLE), RESULTS=(logits,))
     programs = SimpleNamespace(prefill=program, decode=program)
     # The last new token needs no place: 16 and 16 tokens are two pages each.
     check([[1] * 14, [1] * 14, [1] * 22], 3, programs)

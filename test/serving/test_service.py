@@ -155,6 +155,61 @@ def test_caches_with_windows_hold_more_and_are_empty_in_the_end(seed: int) -> No
     assert replicas[1].preemptions < replicas[0].preemptions
 
 
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("window_share", [0.0, 0.5])
+def test_sequences_take_whole_pages(seed: int, window_share: float) -> None:
+    """At any time the room in use is that of the pages of all sequences."""
+    random = Random(seed)
+    requests = [
+        TokenRequest(i / 20, random.randint(1, 900), random.randint(1, 200))
+        for i in range(100)
+    ]
+    limits = replace(
+        LIMITS,
+        cache_tokens=1600,
+        max_sequences=32,
+        page=32,
+        window=100,
+        window_share=window_share,
+    )
+    room = [n + -n % 32 for n in (1, 32, 33)]
+    assert [replace(limits, window_share=0.0).room(n) for n in (1, 32, 33)] == room
+    replica = Replica(FULL, limits)
+    for index, request in enumerate(requests):
+        replica.push(index, request)
+    now, (lane,) = 0.0, replica.lanes
+    while (end := replica.begin(lane, now, inf)) is not None:
+        now = end
+        replica.finish(lane, now)
+        lengths = [p.length for p in lane.reading]
+        for p in lane.decoding.values():
+            lengths.append(p.length + p.left - (p.done_round - lane.round))
+        whole, kept = (
+            sum(n + -n % 32 for n in lengths),
+            sum(min(n, 100) for n in lengths),
+        )
+        used = whole * (1 - window_share) + kept * window_share
+        assert replica.used == pytest.approx(used, abs=1e-6)
+        assert replica.used <= 1600
+    assert not replica.outstanding and replica.preemptions
+    assert abs(replica.used) < 1e-6 and abs(replica.promised) < 1e-6
+
+
+def test_pages_matter_where_they_are_full_alone() -> None:
+    requests = poisson_workload(300, 500, 60, seed=1).at_rate(8)
+    paged, plain = (
+        [
+            serve(requests, Pool(FULL, replace(LIMITS, cache_tokens=n, page=page)))
+            for n in (100_000, 6400)
+        ]
+        for page in (64, 1)
+    )
+    assert replace(paged[0], cache_share=plain[0].cache_share) == plain[0]
+    assert paged[0].cache_share > plain[0].cache_share
+    # 560 tokens take 9 pages of 64, so that 11 sequences fit in 6400 tokens.
+    assert paged[1].largest_batch == 6400 // 576 and plain[1].largest_batch == 12
+
+
 def test_the_same_requests_give_the_same_service() -> None:
     requests = poisson_workload(300, 500, 60, seed=1).at_rate(8)
     pool = Pool(FULL, replace(LIMITS, cache_tokens=5000), 2)

@@ -63,6 +63,16 @@ _CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "MixtralConfig",
         {**_COMMON, "num_local_experts": 4, "num_experts_per_tok": 2},
     ),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {
+            **_COMMON,
+            "head_dim": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+        },
+    ),
     "gpt2": (
         "GPT2Config",
         {
@@ -171,11 +181,16 @@ def imported(model: Any, sizes: ServingSizes = SIZES, **options: Any) -> Importe
 
 
 def quantized_program(
-    model: Any, format: str | None, group: int = 8, *, cache: str | None = None
+    model: Any,
+    format: str | None,
+    group: int = 8,
+    *,
+    cache: str | None = None,
+    sizes: ServingSizes = SIZES,
 ) -> tuple[ImportedModel, dict[str, QuantizedWeight]]:
     """
     Returns a model's program with the entries prefill and decode, weights in `format` and
-    caches in the format `cache`, and how each parameter was quantised, by name.
+    caches of `sizes` in the format `cache`, and how each parameter was quantised, by name.
     """
     from distir.frontends.imported_model import joined_models
     from distir.passes.raise_patterns import RaisePatternsPass
@@ -187,7 +202,7 @@ def quantized_program(
     )
 
     found: dict[str, QuantizedWeight] = {}
-    entries = import_serving(model, SIZES, check=False)
+    entries = import_serving(model, sizes, check=False)
     for entry in entries.values():
         apply_passes(entry.module, named_pass("fold-shapes"), RaisePatternsPass())
         if format is not None:

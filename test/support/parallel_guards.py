@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import torch
@@ -12,18 +13,30 @@ from support.parallel_scripts import Options, batch, own_part, tiny_gpt, whole
 from support.parallel_shapes import message_of
 
 
+def absent(module: nn.Module, name: str) -> str:
+    """The message for an attribute that a module does not have."""
+    try:
+        getattr(module, name)
+    except AttributeError as error:
+        return str(error)
+    return "no error"
+
+
 def attributes_and_refusals(options: Options) -> dict[str, Any]:
     """The messages for calls that would have no effect, and values of attributes."""
     x, y = batch(0)
     source = tiny_gpt()
+    earlier = torch.optim.AdamW(source.parameters())
     parallel = parallelize(source, (x,), loss="cross_entropy", **options)
     parallel.train()
     found: dict[str, Any] = {
         "name": parallel.main_input_name,
         "parameters": parallel.num_parameters() == source.num_parameters(),
-        "absent": hasattr(parallel, "absent"),
+        "absent": hasattr(parallel, "absent") or hasattr(parallel, "module"),
         "same": parallel.to("cpu") is parallel and parallel.float() is parallel,
         "source": parallel.source is source,
+        "module of DDP": absent(parallel, "module"),
+        "unshard of FSDP2": absent(parallel, "unshard"),
     }
     block = parallel.get_submodule("transformer.h")[0]
     for name, call in {
@@ -39,6 +52,10 @@ def attributes_and_refusals(options: Options) -> dict[str, Any]:
         "type of a part": lambda: block.ln_1.to(torch.float64),
         "mode of a part": block.eval,
         "compile": parallel.compile,
+        "torch.compile": lambda: torch.compile(parallel),
+        "saved": lambda: torch.save(parallel, io.BytesIO()),
+        "a saved part": lambda: torch.save(block.ln_1, io.BytesIO()),
+        "an earlier optimizer": earlier.step,
         "whole tensors": lambda: parallel.load_state_dict(source.state_dict()),
         "checkpointing": parallel.gradient_checkpointing_enable,
         "checkpointing of a part": parallel.transformer.gradient_checkpointing_enable,
@@ -104,6 +121,9 @@ def replacements(options: Options) -> dict[str, Any]:
         name: message_of(call)
         for name, call in {
             "assigned": lambda: setattr(first, "weight", new),
+            "assigned data": lambda: setattr(
+                first.weight, "data", first.weight.data * 2
+            ),
             "removed": lambda: setattr(first, "weight", None),
             "deleted": lambda: delattr(first, "weight"),
             "tied": lambda: setattr(first, "weight", second.weight),

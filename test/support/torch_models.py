@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 
 class _Bottleneck(nn.Module):
-    def __init__(self, given: int, channels: int, factor: int, stride: int):
+    def __init__(self, given: int, channels: int, factor: int, stride: int, first: int):
         super().__init__()
-        wide = channels * factor
-        self.conv1 = nn.Conv2d(given, channels, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, wide, 3, stride, 1, bias=False)
+        narrow, wide = channels * first, channels * factor
+        self.conv1 = nn.Conv2d(given, narrow, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(narrow)
+        self.conv2 = nn.Conv2d(narrow, wide, 3, stride, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(wide)
         self.conv3 = nn.Conv2d(wide, 4 * channels, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(4 * channels)
@@ -34,9 +34,19 @@ class _Bottleneck(nn.Module):
 
 
 class WideResnet(nn.Module):
-    """A ResNet of bottleneck blocks, whose 3 x 3 convolutions are wider by a factor."""
+    """
+    A ResNet of bottleneck blocks, whose 3 x 3 convolutions are wider by a factor, and
+    the convolutions before them by another one.
+    """
 
-    def __init__(self, stages: Sequence[int], channels: int, factor: int, classes: int):
+    def __init__(
+        self,
+        stages: Sequence[int],
+        channels: int,
+        factor: int,
+        classes: int,
+        first: int = 1,
+    ):
         super().__init__()
         self.conv1 = nn.Conv2d(3, channels, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
@@ -46,7 +56,7 @@ class WideResnet(nn.Module):
             layer = nn.Sequential()
             for block in range(blocks):
                 stride = 2 if index and not block else 1
-                layer.append(_Bottleneck(given, inside, factor, stride))
+                layer.append(_Bottleneck(given, inside, factor, stride, first))
                 given = 4 * inside
             self.add_module(f"layer{index + 1}", layer)
         self.fc = nn.Linear(given, classes)

@@ -114,7 +114,11 @@ from distir.dialects.train_ops.paged_attention import (
     PagedReadOp,
     PagedWriteOp,
 )
-from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp, QuantizeRowsOp
+from distir.dialects.train_ops.quantized_rows import (
+    DequantizeGroupsOp,
+    DequantizeRowsOp,
+    QuantizeRowsOp,
+)
 from distir.dialects.train_ops.quantized_states import (
     DequantizeStateOp,
     QuantizeStateOp,
@@ -326,6 +330,16 @@ case(PagedReadOp, real(2, 6, 6, 2, 4), _table)
 case(
     *(PagedWriteOp, coarse(2, 6, 6, 2, 4), coarse(4, 6, 4, 4)),
     *(_table, np.array([-2, 1, 0, 4])),
+)
+case(
+    *(PagedWriteOp, integers(-60, 60, 2, 6, 6, 2, 4, dtype=np.int8)),
+    *(integers(-60, 60, 4, 6, 4, 4, dtype=np.int8), _table, np.array([-2, 1, 0, 4])),
+    label="8 bits",
+)
+case(
+    *(PagedWriteOp, coarse(2, 6, 6, 2), coarse(4, 6, 4), _table),
+    np.array([-2, 1, 0, 4]),
+    label="a number for each head",
 )
 case(
     *(PagedWriteOp, coarse(4, 3, 2, 2, 4), coarse(4, 2, 1, 4)),
@@ -634,6 +648,13 @@ def _dequantized_rows(rows: Any, scale: Any) -> Operation:
     return DequantizeRowsOp(rows, scale, x=TensorType(f32, shape_of(rows)))
 
 
+def _dequantized_groups(packed: Any, scale: Any, zero: Any) -> Operation:
+    """Returns the conversion of groups of 4 bits to numbers."""
+    shape = [*shape_of(packed)[:-1], 2 * shape_of(packed)[-1]]
+    return DequantizeGroupsOp(packed, scale, zero, x=TensorType(f32, shape))
+
+
+_dequantized_groups.name = DequantizeGroupsOp.name
 _quantized_rows.name = QuantizeRowsOp.name
 _dequantized_rows.name = DequantizeRowsOp.name
 for _element, _ in EIGHT_BITS.values():
@@ -709,6 +730,12 @@ for _nesterov in (False, True):
         nesterov=_nesterov,
     )
 case(SquareSumOp, real(4, 6))
+
+_rng = np.random.default_rng(39)
+case(
+    *(_dequantized_groups, integers(0, 256, 6, 4, 8, dtype=np.uint8)),
+    *(positive(6, 4, 4), integers(0, 16, 6, 4, 4, dtype=np.uint8)),
+)
 
 _rng = np.random.default_rng(47)
 _decayed = {"learning_rate": 0.1, "weight_decay": 0.2}

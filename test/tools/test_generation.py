@@ -75,6 +75,11 @@ def test_generated_tokens(folder: Path, spawner: Spawner) -> None:
         ),
         ([[1], []], 2, "prompt 1 is [], but a prompt is a list of token ids"),
         ([], 2, "prompts are a list of lists of token ids"),
+        (
+            [[1], [2, 96]],
+            2,
+            "prompt 1 has the token 96, but the model's tokens are 0 to 95",
+        ),
         ([[1]], 0, "0 new tokens are asked for; give at least 1"),
     ],
 )

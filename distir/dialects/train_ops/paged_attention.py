@@ -70,6 +70,12 @@ class PagedOp(TrainOp):
     reads page 0 in its place, so that a mask must hide these tokens.
     """
 
+    POOL: ClassVar[tuple[str, ...]] = ("pools", "pages", "heads", "page size", "width")
+    """The dimensions of a pool."""
+
+    LEAST: ClassVar[int] = len(POOL)
+    """The number of these dimensions that a pool must have."""
+
     def sizes_of(self, name: str, pool: SSAValue, pages: SSAValue) -> PageSizes:
         """
         Returns the sizes of the cache in `pool`, the operand `name`, with the table
@@ -78,17 +84,18 @@ class PagedOp(TrainOp):
         """
         check_element_type(self, "table", pages, i64)
         shape, table = shape_of(pool), shape_of(pages)
-        if len(shape) != 5 or len(table) != 2 or 0 in (*shape, *table):
+        has_rank = self.LEAST <= len(shape) <= len(self.POOL)
+        if not has_rank or len(table) != 2 or 0 in (*shape, *table):
             raise VerifyException(
                 f"{self.name}: {name} has shape {list(shape)} and the table "
-                f"{list(table)}; expected [pools, pages, heads, page size, width] and "
-                f"[batch, columns]"
+                f"{list(table)}; expected [{', '.join(self.POOL)}] and [batch, columns]"
             )
         if table[0] % shape[0]:
             raise VerifyException(
                 f"{self.name}: {table[0]} sequences cannot be divided over {shape[0]} pools"
             )
-        return PageSizes(*shape, *table)
+        sizes = [*shape, *[1] * (len(self.POOL) - len(shape)), *table]
+        return PageSizes(*sizes)
 
 
 @irdl_op_definition
@@ -97,14 +104,17 @@ class PagedWriteOp(PagedOp):
     Writes new tokens to the pages of their sequences. `new` is [batch, heads, tokens,
     width]; its token t of sequence b is token first[b] + t of the sequence. `first` is
     [batch], i64. Tokens with a negative number, which are padding, and tokens without a
-    page are not written. Two sequences must not write to the same page.
+    page are not written. Two sequences must not write to the same page. Without the
+    dimension of widths, in `pool` and `new`, each head has one number per token, such as
+    the scale of a row of 8 bits.
     """
 
     name = "train.paged_write"
     FACTORS: ClassVar[str] = (
-        "[p, b, h, s, k], [p r, h, t, k], [p r, c], [p r] -> [p, b, h, s, k] "
+        "[p, b, h, s, *k], [p r, h, t, *k], [p r, c], [p r] -> [p, b, h, s, *k] "
         "keep r b s t c linear 0+1"
     )
+    LEAST: ClassVar[int] = 4
     IS_CACHE_WRITE: ClassVar[bool] = True
     TYPES: ClassVar[Types] = {"result": like("pool")}
 
@@ -122,14 +132,12 @@ class PagedWriteOp(PagedOp):
     def verify_(self) -> None:
         super().verify_()
         sizes, new = self.sizes, shape_of(self.new)
-        if len(new) != 4 or (new[0], new[1], new[3]) != (
-            sizes.batch,
-            sizes.heads,
-            sizes.width,
-        ):
+        widths = shape_of(self.pool)[4:]
+        expected = (sizes.batch, sizes.heads, *widths)
+        if len(new) != len(expected) + 1 or (*new[:2], *new[3:]) != expected:
+            wanted = ", ".join(map(str, (*expected[:2], "tokens", *widths)))
             raise VerifyException(
-                f"{self.name}: new has shape {list(new)}; expected [{sizes.batch}, "
-                f"{sizes.heads}, tokens, {sizes.width}]"
+                f"{self.name}: new has shape {list(new)}; expected [{wanted}]"
             )
         check_element_type(self, "new", self.new, element_type(self.pool))
         check_type(self, "first", self.first, TensorType(i64, [sizes.batch]))

@@ -1,6 +1,7 @@
 """
-Tensors of 8-bit numbers in which each row, along the last dimension, has a scale.
-Caches of inference and matrices of experts can have this form.
+Tensors of 8-bit numbers in which each row, along the last dimension, has a scale, and of
+4-bit numbers in which each group of a row has one. Caches of inference (8 bits) and
+matrices of experts can have this form.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import TrainOp
-from distir.dialects.train_ops.checks import check_float, check_shape, check_type
-from distir.dialects.train_ops.quantized_weights import EIGHT_BITS
+from distir.dialects.train_ops.checks import (
+    check_element_type,
+    check_float,
+    check_shape,
+    check_type,
+)
+from distir.dialects.train_ops.quantized_weights import EIGHT_BITS, PACKED
 
 
 class _RowsOp(TrainOp):
@@ -83,4 +89,52 @@ class DequantizeRowsOp(_RowsOp):
         self._verify(self.x, self.quantized, self.scale)
 
 
-OPS = [QuantizeRowsOp, DequantizeRowsOp]
+@irdl_op_definition
+class DequantizeGroupsOp(TrainOp):
+    """
+    The numbers `x` [..., k] that weights of 4 bits stand for, in groups that share a
+    scale and a zero point: x[..., i] = (q[..., i] - zero[..., g]) * scale[..., g], where
+    number i of a row is in group g = i // (k / groups).
+
+    `quantized` [..., k / 2] packs two neighbouring numbers into a byte, the first one in
+    the lower half. `scale` [..., groups] has the type of `x`, and `zero` [..., groups]
+    numbers from 0 to 15 in bytes. Estimates count the conversion as those of
+    `train.dequantize_rows`.
+    """
+
+    name = "train.dequantize_groups"
+    FACTORS: ClassVar[str] = "[*a, g h], [*a, g], [*a, g] -> [*a, g s] keep s h"
+    TORCH: ClassVar[str] = "dequantize_groups({*})"
+    TORCH_MODULE: ClassVar[str] = "quantized_weights"
+
+    quantized = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    zero = operand_def(TensorType)
+    x = result_def(TensorType)
+
+    def verify_(self) -> None:
+        check_float(self, "x", self.x)
+        x, scale = shape_of(self.x), shape_of(self.scale)
+        if not x or x[-1] % 2:
+            raise VerifyException(
+                f"{self.name}: x has shape {list(x)}; expected rows of an even number of "
+                f"elements"
+            )
+        check_element_type(self, "quantized", self.quantized, PACKED)
+        check_shape(self, "quantized", self.quantized, [*x[:-1], x[-1] // 2])
+        check_element_type(self, "scale", self.scale, element_type(self.x))
+        is_same = len(scale) == len(x) and scale[:-1] == x[:-1]
+        if not is_same or not scale[-1] or x[-1] % (2 * scale[-1]):
+            wanted = ", ".join(map(str, (*x[:-1], "groups")))
+            raise VerifyException(
+                f"{self.name}: scale has shape {list(scale)}; expected [{wanted}], with "
+                f"groups of equal and even size in {x[-1]} numbers"
+            )
+        check_element_type(self, "zero", self.zero, PACKED)
+        check_shape(self, "zero", self.zero, scale)
+
+
+CONVERSIONS = (DequantizeRowsOp, DequantizeGroupsOp)
+"""The ops that give the numbers which rows of fewer bits stand for."""
+
+OPS = [QuantizeRowsOp, DequantizeRowsOp, DequantizeGroupsOp]

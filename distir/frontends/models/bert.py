@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from xdsl.dialects.builtin import ModuleOp, i64
 from xdsl.ir import SSAValue, TypeAttribute
 
@@ -21,22 +22,28 @@ def build_bert(
     batch: int,
     seq: int,
     dtype: str = "f32",
+    *,
+    ffn: int | None = None,
+    fused_attention: bool = True,
 ) -> ModuleOp:
     """
     Returns the forward pass of BERT with its masked language model head, from token ids
     [batch, seq] to logits [batch, seq, vocab].
 
     The model has learned positions, one token type, norms after attention and MLP, MLPs
-    of width 4 `d_model`, and the embedding as output matrix. Parameters have the names
+    of width `ffn` (by default 4 `d_model`), and the embedding as output matrix. With
+    `fused_attention` the attention of a layer is one op; if not, it is written out as
+    products and a softmax. Parameters have the names
     and shapes of Hugging Face's BertForMaskedLM, with two exceptions: there are `seq`
     positions instead of 512, and one token type instead of two. Raises DistIRError if a
     size is not positive or heads do not divide the width.
     """
     check_sizes(layers=layers, d_model=d_model, heads=heads, vocab=vocab)
-    check_sizes(batch=batch, seq=seq)
+    ffn = 4 * d_model if ffn is None else ffn
+    check_sizes(batch=batch, seq=seq, ffn=ffn)
     check_heads(d_model, heads)
     element = element_type(dtype)
-    layer = _layer(element, (batch, seq, d_model), heads)
+    layer = _layer(element, (batch, seq, d_model), heads, ffn, fused_attention)
 
     main = ModuleBuilder(element)
     ids = main.argument("input_ids", (batch, seq), role="input", element=i64)
@@ -54,10 +61,13 @@ def build_bert(
     return ModuleOp([main.finish(ENTRY, [logits], ["logits"]), layer.function])
 
 
-def _layer(element: TypeAttribute, hidden: tuple[int, int, int], heads: int) -> Layer:
+def _layer(
+    element: TypeAttribute, hidden: tuple[int, int, int], heads: int, ffn: int,
+    fused: bool,
+) -> Layer:  # fmt: skip
     """
-    Returns a BERT layer: attention and an MLP, each with a residual branch and a norm
-    after it.
+    Returns a BERT layer: attention, as one op if `fused`, and an MLP, each with a
+    residual branch and a norm after it.
     """
     width = hidden[-1]
     b = ModuleBuilder(element, "bert.encoder.layer.*")
@@ -68,11 +78,16 @@ def _layer(element: TypeAttribute, hidden: tuple[int, int, int], heads: int) -> 
     )
     b.at("attention.self")
     q, k, v = (b.heads(part, width // heads) for part in (q, k, v))
-    h = b.merge_heads(b.attention(q, k, v))
+    if fused:
+        h = b.attention(q, k, v)
+    else:
+        scale = b.constant(np.array((width // heads) ** -0.5, b.dtype))
+        h = b.attention_written_out(b.elementwise("Mul", q, scale), k, v)
+    h = b.merge_heads(h)
     h = b.linear("attention.output.dense", h, width)
     h = b.at("attention.output").elementwise("Add", h, x)
     x = b.norm("attention.output.LayerNorm", h, _EPSILON)
-    h = b.linear("intermediate.dense", x, 4 * width)
+    h = b.linear("intermediate.dense", x, ffn)
     h = b.at("intermediate.intermediate_act_fn").elementwise("Gelu", h)
     h = b.linear("output.dense", h, width)
     h = b.at("output").elementwise("Add", h, x)

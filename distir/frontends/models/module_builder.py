@@ -192,6 +192,26 @@ class ModuleBuilder(FunctionBuilder):
         inputs = [query, key, value]
         return self.op("Attention", inputs, shape_of(query), is_causal=int(causal))
 
+    def attention_written_out(
+        self,
+        query: SSAValue,
+        key: SSAValue,
+        value: SSAValue,
+        bias: SSAValue | None = None,
+    ) -> SSAValue:
+        """
+        Adds attention of `query` [batch, heads, seq, width] to `key` and `value` as two
+        products and a softmax, and returns its result. Scores are not scaled. `bias`,
+        if given, is added to them and must broadcast to [batch, heads, seq, keys].
+        """
+        key = self.transpose(key, 0, 1, 3, 2)
+        shape = (*shape_of(query)[:-1], shape_of(key)[-1])
+        scores = self.op("MatMul", [query, key], shape)
+        if bias is not None:
+            scores = self.elementwise("Add", scores, bias)
+        weights = self.elementwise("Softmax", scores, axis=-1)
+        return self.op("MatMul", [weights, value], shape_of(query))
+
     def convolution(
         self,
         name: str,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
@@ -17,6 +19,12 @@ STAGES = {
     "152": (3, 8, 36, 3),
 }
 """The number of blocks of each stage, by the number of layers with weights."""
+
+Factors = tuple[int, int]
+"""
+The channels of the first two convolutions of a block, in multiples of the block's
+channels.
+"""
 
 
 def build_wide_resnet(
@@ -35,7 +43,7 @@ def build_wide_resnet(
     image, image] to logits [batch, classes]. Raises DistIRError if `layers` is not 50,
     101 or 152, or if one of the other sizes is not valid.
 
-    There are four stages of bottleneck blocks. A block of the first stage has three
+    There are four stages of bottleneck blocks (`build_resnet`). A block of the first stage has three
     convolutions: 1 x 1 to `channels` channels, 3 x 3 to `width_factor` times as many,
     and 1 x 1 to four times `channels`. Each further stage doubles the channels and
     halves the sides of the image.
@@ -45,6 +53,31 @@ def build_wide_resnet(
     `trains`, modules behave as in training mode.
     """
     sizes = STAGES[one_of("number of layers", str(layers), STAGES)]
+    return build_resnet(
+        sizes, channels, batch, image, classes, dtype,
+        width_factor=width_factor, trains=trains,
+    )  # fmt: skip
+
+
+def build_resnet(
+    blocks: Sequence[int],
+    channels: int,
+    batch: int,
+    image: int = 224,
+    classes: int = 1000,
+    dtype: str = "f32",
+    *,
+    width_factor: int = 1,
+    wide_first: bool = False,
+    trains: bool = False,
+) -> ModuleOp:
+    """
+    Returns the forward pass of a ResNet with `blocks` bottleneck blocks in each of its
+    stages, as torchvision's `ResNet(Bottleneck, blocks)` has them. Sizes and errors are
+    those of `build_wide_resnet`. With `wide_first`, the first convolution of a block
+    has as many channels as its 3 x 3 convolution; with 64 channels and a factor of n,
+    the model is then torchvision's with a `width_per_group` of 64 n.
+    """
     check_sizes(channels=channels, width_factor=width_factor, classes=classes)
     check_sizes(batch=batch, image=image)
     main = ModuleBuilder(element_type(dtype), trains=trains)
@@ -53,36 +86,38 @@ def build_wide_resnet(
     h = main.batch_norm("bn1", h)
     h = main.at("relu").elementwise("Relu", h)
     h = main.at("maxpool").max_pool(h, 3, 2, padding=1)
-    layer_of: list[Layer] = []
-    for stage, blocks in enumerate(sizes):
+    factors = (width_factor if wide_first else 1), width_factor
+    layers: list[Layer] = []
+    for stage, count in enumerate(blocks):
         name, inside = f"layer{stage + 1}", channels * 2**stage
         stride = 2 if stage else 1
-        h = _block(main, f"{name}.0", h, inside, width_factor, stride)
-        others = [f"{name}.{index}" for index in range(1, blocks)]
-        layer = _repeated(main, name, h, inside, width_factor)
-        h = main.stack([(other, layer) for other in others], h)
-        layer_of.append(layer)
+        h = _block(main, f"{name}.0", h, inside, factors, stride)
+        if count > 1:
+            layers.append(_repeated(main, name, h, inside, factors))
+            others = [f"{name}.{index}" for index in range(1, count)]
+            h = main.stack([(other, layers[-1]) for other in others], h)
     sides = main.at("avgpool").integers(2, 3)
     h = main.op("ReduceMean", [h, sides], shape_of(h)[:2], keepdims=0)
     logits = main.linear("fc", h, classes)
-    functions = [layer.function for layer in layer_of]
+    functions = [layer.function for layer in layers]
     return ModuleOp([main.finish(ENTRY, [logits], ["logits"]), *functions])
 
 
 def _repeated(
-    main: ModuleBuilder, stage: str, like: SSAValue, channels: int, factor: int
+    main: ModuleBuilder, stage: str, like: SSAValue, channels: int, factors: Factors
 ) -> Layer:
     """
     Returns the layer that is called for each block of `stage` except the first block.
     """
     b = ModuleBuilder(main.element, f"{stage}.*", main.trains)
     x = b.argument("hidden", shape_of(like), role=None)
-    return b.layer(stage, _block(b, "", x, channels, factor, 1))
+    return b.layer(stage, _block(b, "", x, channels, factors, 1))
 
 
 def _block(
-    b: ModuleBuilder, name: str, x: SSAValue, channels: int, factor: int, stride: int
-) -> SSAValue:
+    b: ModuleBuilder, name: str, x: SSAValue, channels: int, factors: Factors,
+    stride: int,
+) -> SSAValue:  # fmt: skip
     """
     Adds a bottleneck block and returns its result. If input and output differ in shape,
     a convolution on the residual branch gives the input the output's shape.
@@ -91,10 +126,10 @@ def _block(
     def module(part: str) -> str:
         return f"{name}.{part}".lstrip(".")
 
-    h, wide = x, channels * factor
+    h = x
     for number, outputs, kernel in (
-        (1, channels, 1),
-        (2, wide, 3),
+        (1, channels * factors[0], 1),
+        (2, channels * factors[1], 3),
         (3, 4 * channels, 1),
     ):
         step = stride if kernel == 3 else 1

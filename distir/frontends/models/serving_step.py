@@ -63,7 +63,9 @@ class DecoderSizes:
     - `window`, `window_layers`: the number of tokens in the window of windowed
       attention, and the number of layers with such attention, which cache only these
       tokens;
-    - `formats`: the number formats of the layers' matrices and of the caches.
+    - `formats`: the number formats of the layers' matrices and of the caches;
+    - `page`: the number of tokens in a page of the caches, 1 without pages. A sequence
+      takes whole pages. The costs of steps do not depend on it.
     """
 
     layers: int
@@ -86,6 +88,7 @@ class DecoderSizes:
     window: int = 0
     window_layers: int = 0
     formats: StepFormats = PLAIN
+    page: int = 1
 
     @property
     def parameters(self) -> int:
@@ -143,14 +146,13 @@ class DecoderSizes:
         inside = self.expert_layers * self.experts * self.expert_ffn
         return inside * (3 if self.gated else 2) * self.d_model
 
-    def parameter_bytes(self, elements: float, *, of_experts: bool = False) -> float:
+    def parameter_bytes(self, elements: float) -> float:
         """
         Returns the bytes of `elements` matrix elements in the layers, without the
-        scales of quantised weights. `of_experts` tells whether the matrices belong to
-        routed experts.
+        scales of quantised weights.
         """
         kind = self.formats.weights
-        if kind is None or (of_experts and kind not in EIGHT_BITS):
+        if kind is None:
             return elements * self.width
         return elements if kind in EIGHT_BITS else elements / 2
 

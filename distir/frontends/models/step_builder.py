@@ -13,7 +13,11 @@ from xdsl.dialects.builtin import TensorType, UnitAttr
 from xdsl.ir import SSAValue, TypeAttribute
 
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp, QuantizeRowsOp
+from distir.dialects.train_ops.quantized_rows import (
+    DequantizeGroupsOp,
+    DequantizeRowsOp,
+    QuantizeRowsOp,
+)
 from distir.dialects.train_ops.quantized_weights import (
     EIGHT_BITS,
     PACKED,
@@ -33,8 +37,7 @@ class StepFormats:
     The number formats of a step's matrices and caches. A format that is None means the
     type of the model.
 
-    - `weights`: the format of the layers' matrices, one of `WEIGHT_FORMATS`. Matrices
-      of experts have this format only if it has 8 bits.
+    - `weights`: the format of the layers' matrices, one of `WEIGHT_FORMATS`.
     - `cache`: the format of the caches, one of `EIGHT_BITS`.
     - `group`: the number of 4-bit weights that share a scale.
     """
@@ -77,7 +80,7 @@ class StepBuilder(ModuleBuilder):
         Raises DistIRError if the group size of 4-bit weights does not divide the number
         of inputs.
         """
-        kind, group = self.formats.weights, self.formats.group
+        kind = self.formats.weights
         if kind is None:
             return super().linear(name, value, outputs, bias)
         self.at(name)
@@ -85,18 +88,7 @@ class StepBuilder(ModuleBuilder):
         result = self.type((*shape_of(value)[:-1], outputs))
         path = f"{name}.weight"
         if kind == "int4":
-            if inputs % group:
-                raise DistIRError(
-                    f"{name} has {inputs} inputs, which groups of {group} weights in 4 "
-                    f"bits do not divide; choose another weights_dtype"
-                )
-            shape = (outputs, inputs // group)
-            packed = (outputs, inputs // 2)
-            parts = [
-                self.parameter(f"{path}.quantized", packed, element=PACKED),
-                self.parameter(f"{path}.scale", shape),
-                self.parameter(f"{path}.zero", shape, element=PACKED),
-            ]
+            parts = self._four_bits(path, (outputs, inputs))
             return self.add(GroupQuantizedLinearOp(value, *parts, y=result))[0]
         parts = self._eight_bits(path, (outputs, inputs), kind)
         return self.add(QuantizedLinearOp(value, *parts, y=result))[0]
@@ -104,15 +96,19 @@ class StepBuilder(ModuleBuilder):
     def experts(self, name: str, experts: int, inputs: int, outputs: int) -> Matrices:
         """
         Adds the matrices `name` of all experts, each from `inputs` to `outputs`
-        features, and returns them.
+        features, and returns them. Raises DistIRError if the group size of 4-bit
+        weights does not divide the rows of the matrices.
         """
         kind = self.formats.weights
-        if kind is None or kind not in EIGHT_BITS:
+        if kind is None:
             return Matrices(self.parameter(name, (experts, inputs, outputs)), None)
         shape = (experts, outputs, inputs)
-        rows = self._eight_bits(name, shape, kind)
-        [value] = self.add(DequantizeRowsOp(*rows, x=self.type(shape)))
-        return Matrices(value, UnitAttr())
+        made = self.type(shape)
+        if kind == "int4":
+            op = DequantizeGroupsOp(*self._four_bits(name, shape), x=made)
+        else:
+            op = DequantizeRowsOp(*self._eight_bits(name, shape, kind), x=made)
+        return Matrices(self.add(op)[0], UnitAttr())
 
     def cached(
         self, name: str, shape: Sequence[int], role: str | None = None
@@ -164,6 +160,26 @@ class StepBuilder(ModuleBuilder):
         return [
             self.parameter(f"{name}.{end}", shape_of(type_), element=type_.element_type)
             for end, type_ in zip(_ROWS, self._rows(shape, kind), strict=True)
+        ]
+
+    def _four_bits(self, name: str, shape: Sequence[int]) -> list[SSAValue]:
+        """
+        Adds the tensors that stand for the matrices `name` [..., inputs] in 4 bits. Raises
+        DistIRError if groups do not divide the inputs.
+        """
+        *rows, inputs = shape
+        group = self.formats.group
+        if inputs % group:
+            raise DistIRError(
+                f"{name} has {inputs} inputs, which groups of {group} weights in 4 bits do "
+                f"not divide; choose another weights_dtype"
+            )
+        groups = (*rows, inputs // group)
+        packed = (*rows, inputs // 2)
+        return [
+            self.parameter(f"{name}.quantized", packed, element=PACKED),
+            self.parameter(f"{name}.scale", groups),
+            self.parameter(f"{name}.zero", groups, element=PACKED),
         ]
 
 

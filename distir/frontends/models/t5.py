@@ -23,6 +23,9 @@ _FARTHEST = 128
 
 Hidden = tuple[int, int, int]
 
+Heads = tuple[int, int]
+"""The number of heads and the width of a head."""
+
 
 def build_t5(
     layers: int,
@@ -35,6 +38,7 @@ def build_t5(
     *,
     target_seq: int | None = None,
     ffn: int | None = None,
+    head_dim: int | None = None,
 ) -> ModuleOp:
     """
     Returns the forward pass of T5 from token ids [batch, seq] and the ids of the target
@@ -43,19 +47,22 @@ def build_t5(
 
     The encoder and the decoder have `layers` layers each, with RMS norms, attention
     with a learned bias per distance, and MLPs with ReLU of width `ffn` (by default 4
-    `d_model`). Attention is written out as products and a softmax, because its bias is
-    learned. Parameters have the names and shapes of Hugging Face's
-    T5ForConditionalGeneration with d_kv = `d_model` / `heads`. Raises DistIRError if a
-    size is not valid.
+    `d_model`). A head has the width `head_dim` (Hugging Face's d_kv), by default
+    `d_model` / `heads`. Attention is written out as products and a softmax, because its
+    bias is learned. Parameters have the names and shapes of Hugging Face's
+    T5ForConditionalGeneration. Raises DistIRError if a size is not valid.
     """
     ffn, target_seq = ffn or 4 * d_model, target_seq or seq
     check_sizes(layers=layers, d_model=d_model, heads=heads, ffn=ffn, vocab=vocab)
     check_sizes(batch=batch, seq=seq, target_seq=target_seq)
-    check_heads(d_model, heads)
-    element = element_type(dtype)
+    if head_dim is None:
+        check_heads(d_model, heads)
+        head_dim = d_model // heads
+    check_sizes(head_dim=head_dim)
+    element, shape = element_type(dtype), (heads, head_dim)
     source, target = (batch, seq, d_model), (batch, target_seq, d_model)
-    encoder_layer = _encoder_layer(element, source, heads, ffn)
-    decoder_layer = _decoder_layer(element, source, target, heads, ffn)
+    encoder_layer = _encoder_layer(element, source, shape, ffn)
+    decoder_layer = _decoder_layer(element, source, target, shape, ffn)
 
     main = ModuleBuilder(element)
     ids = [
@@ -82,7 +89,7 @@ def build_t5(
 
 
 def _encoder_layer(
-    element: TypeAttribute, hidden: Hidden, heads: int, ffn: int
+    element: TypeAttribute, hidden: Hidden, heads: Heads, ffn: int
 ) -> Layer:
     """
     Returns an encoder layer: attention and an MLP, each after a norm and with a
@@ -96,7 +103,7 @@ def _encoder_layer(
 
 
 def _decoder_layer(
-    element: TypeAttribute, source: Hidden, hidden: Hidden, heads: int, ffn: int
+    element: TypeAttribute, source: Hidden, hidden: Hidden, heads: Heads, ffn: int
 ) -> Layer:
     """
     Returns a decoder layer: attention to the target tokens so far, attention to the
@@ -111,9 +118,9 @@ def _decoder_layer(
     return b.layer("decoder_layer", _mlp(b, "layer.2", x, ffn))
 
 
-def _bias_argument(b: ModuleBuilder, hidden: Hidden, heads: int) -> SSAValue:
+def _bias_argument(b: ModuleBuilder, hidden: Hidden, heads: Heads) -> SSAValue:
     """Adds an argument to a layer: the bias of the attention scores."""
-    return b.argument("position_bias", (heads, hidden[1], hidden[1]), role=None)
+    return b.argument("position_bias", (heads[0], hidden[1], hidden[1]), role=None)
 
 
 def _attention(
@@ -123,29 +130,23 @@ def _attention(
     x: SSAValue,
     encoded: SSAValue | None,
     bias: SSAValue | None,
-    heads: int,
+    heads: Heads,
 ) -> SSAValue:
     """
     Returns `x` plus the attention of norm(x) to itself, or to the encoder's output
     `encoded` if given. The products of queries and keys are not scaled.
     """
-    width = shape_of(x)[-1]
+    count, width = heads
     h = b.rms_norm(f"{name}.layer_norm", x, _EPSILON)
     seen = h if encoded is None else encoded
     q, k, v = (
-        b.linear(f"{name}.{kind}.{part}", value, width, bias=False)
+        b.linear(f"{name}.{kind}.{part}", value, count * width, bias=False)
         for part, value in (("q", h), ("k", seen), ("v", seen))
     )
     b.at(f"{name}.{kind}")
-    q, k, v = (b.heads(part, width // heads) for part in (q, k, v))
-    k = b.transpose(k, 0, 1, 3, 2)
-    shape = (*shape_of(q)[:-1], shape_of(k)[-1])
-    scores = b.op("MatMul", [q, k], shape)
-    if bias is not None:
-        scores = b.elementwise("Add", scores, bias)
-    weights = b.elementwise("Softmax", scores, axis=-1)
-    h = b.merge_heads(b.op("MatMul", [weights, v], shape_of(q)))
-    h = b.linear(f"{name}.{kind}.o", h, width, bias=False)
+    q, k, v = (b.heads(part, width) for part in (q, k, v))
+    h = b.merge_heads(b.attention_written_out(q, k, v, bias))
+    h = b.linear(f"{name}.{kind}.o", h, shape_of(x)[-1], bias=False)
     return b.at(name).elementwise("Add", x, h)
 
 

@@ -41,7 +41,11 @@ from distir.dialects.onnx_ops.traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.experts import GroupedProductOp
 from distir.dialects.train_ops.float8 import is_scale
-from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp
+from distir.dialects.train_ops.paged_attention import PagedAttentionOp, PagedReadOp
+from distir.dialects.train_ops.quantized_rows import (
+    DequantizeGroupsOp,
+    DequantizeRowsOp,
+)
 from distir.interpreters.simulator.joined_products import (
     JOINED,
     is_inside_products,
@@ -198,24 +202,25 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     return any(map(OPTIMIZERS.of, users))
 
 
-def reads_as_converted(value: SSAValue) -> DequantizeRowsOp | None:
+def reads_as_converted(value: SSAValue) -> Operation | None:
     """
-    Returns the op that makes `value` from rows of 8 bits, if the kernels of all users
-    convert the rows while they read them. Returns None for other values.
+    Returns the op that makes `value` from rows of 8 or 4 bits, if the kernels of all
+    users convert the rows while they read them. Returns None for other values.
     """
     owner = value.owner
     # Not `isinstance`, which is slow where the answer is no.
-    if type(owner) is not DequantizeRowsOp:
+    if type(owner) is not DequantizeRowsOp and type(owner) is not DequantizeGroupsOp:
         return None
     users = _users(value)
     return owner if users and all(map(_converts, users)) else None
 
 
 def _converts(op: Operation) -> bool:
+    """Whether the kernel of `op` can convert rows of fewer bits while it reads them."""
     return (
         op.name == "onnx.Attention"
         or op.name in PRODUCTS
-        or isinstance(op, GroupedProductOp)
+        or isinstance(op, GroupedProductOp | PagedAttentionOp | PagedReadOp)
     )
 
 

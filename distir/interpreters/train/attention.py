@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.dialects.dist import layout_of
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.attention import (
     AttentionGradOp,
     AttentionOp,
@@ -361,9 +362,11 @@ def read_cost(context: CostContext) -> Cost:
     Returns the cost of reading the pages of a table and writing them in order. The op
     does not read the other pages.
     """
-    return context.roofline(
-        moved=context.operand_bytes[1] + 2 * sum(context.result_bytes)
-    )
+    op = context.op
+    assert isinstance(op, PagedReadOp)
+    pool, table = context.operand_bytes
+    read = pool * prod(shape_of(op.result)) // prod(shape_of(op.pool))
+    return context.roofline(moved=table + read + sum(context.result_bytes))
 
 
 @cost_function("train.paged_attention")

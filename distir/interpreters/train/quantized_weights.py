@@ -1,4 +1,4 @@
-"""Products with weights of 8 or 4 bits, and rows of 8 bits, on NumPy arrays."""
+"""Products with weights of 8 or 4 bits, and rows of such numbers, on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from xdsl.ir import Attribute
 
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type
-from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp, QuantizeRowsOp
+from distir.dialects.train_ops.quantized_rows import (
+    DequantizeGroupsOp,
+    DequantizeRowsOp,
+    QuantizeRowsOp,
+)
 from distir.dialects.train_ops.quantized_weights import (
     EIGHT_BITS,
     GroupQuantizedLinearOp,
@@ -27,10 +31,15 @@ def quantized_linear(
 def group_quantized_linear(
     op: GroupQuantizedLinearOp, x: Array, weight: Array, scale: Array, zero: Array
 ) -> Array:
-    pairs = np.stack((weight & 15, weight >> 4), axis=-1)
+    return _product(x, _of_groups(weight, scale, zero))
+
+
+def _of_groups(packed: Array, scale: Array, zero: Array) -> Array:
+    """Returns the numbers [..., k] for which groups of 4-bit weights stand."""
+    pairs = np.stack((packed & 15, packed >> 4), axis=-1)
     groups = pairs.reshape(*scale.shape, -1).astype(np.float32)
     values = (groups - zero[..., None].astype(np.float32)) * _wide(scale)[..., None]
-    return _product(x, values.reshape(weight.shape[0], -1))
+    return values.reshape(*scale.shape[:-1], -1)
 
 
 def quantized_rows(x: Array, element: Attribute) -> tuple[Array, Array]:
@@ -60,6 +69,13 @@ def quantize(op: QuantizeRowsOp, x: Array) -> tuple[Array, Array]:
 def dequantize(op: DequantizeRowsOp, quantized: Array, scale: Array) -> Array:
     wide = quantized.astype(np.float32) * scale.astype(np.float32)[..., None]
     return wide.astype(numpy_dtype(element_type(op.x)))
+
+
+@computes(DequantizeGroupsOp)
+def dequantize_groups(
+    op: DequantizeGroupsOp, packed: Array, scale: Array, zero: Array
+) -> Array:
+    return _of_groups(packed, scale, zero).astype(numpy_dtype(element_type(op.x)))
 
 
 def _wide(x: Array) -> Array:

@@ -25,8 +25,8 @@ def is_integer(call: Call) -> bool:
 def signed(call: Call, index: int, *, wraps: bool = False) -> str:
     """
     Returns operand `index` in a type that PyTorch computes with. Unsigned integers of
-    16 bits or more become int64. Unless the op `wraps` around, the generated code
-    checks that they fit.
+    16 bits or more become int64. Unless the op `wraps` around on overflow, the
+    generated code checks that the integers fit into int64.
     """
     if not is_wide_unsigned(call, index):
         return call.scalar(index)

@@ -57,9 +57,10 @@ def interpolation_mode(
     call: Call, before: Sequence[int], after: Sequence[int]
 ) -> str | None:
     """
-    Returns the mode of `F.interpolate` that computes exactly the same as an op with
-    these attributes, or None if there is no such mode. `before` and `after` are the
-    shapes of the image. The sampled positions must depend on these shapes only.
+    Returns the mode of `F.interpolate` that computes exactly the same as the op of
+    `call`, or None if there is no such mode. `before` and `after` are the shapes of the
+    image before and after the op. The sampled positions must depend on these shapes
+    only.
     """
     if min(before) <= 0 or not 3 <= len(before) <= 5 or before[:2] != after[:2]:
         return None

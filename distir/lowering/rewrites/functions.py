@@ -61,7 +61,7 @@ def outline_between_calls(module: ModuleOp) -> None:
 
 
 def _stays(op: Operation) -> bool:
-    """Whether an op cannot be compiled, or already is a kernel of many tensors."""
+    """Whether an op cannot be compiled, or is already one kernel for many tensors."""
     kinds = CallOp | MessageOp | StateCopiesOp | UpdatesOp | AwaitGradientsOp
     return isinstance(op, kinds) or bool(_reason(op))
 
@@ -88,7 +88,7 @@ def choose_graphs(program: ModuleOp) -> None:
 def graphs(program: ModuleOp) -> dict[str, str]:
     """
     Returns, by name, the functions of a per-rank program that were chosen for CUDA
-    graphs, each with the reason why CUDA cannot capture it, or an empty text if CUDA
+    graphs, each with the reason why CUDA cannot capture it, or an empty string if CUDA
     can.
     """
     return {
@@ -101,9 +101,10 @@ def graphs(program: ModuleOp) -> dict[str, str]:
 
 def compile_leaves(program: ModuleOp) -> None:
     """
-    Marks the functions that call no other functions for compilation, such as the
-    forward of a layer. The compiler makes their kernels once for all layers. Functions
-    that call others, and functions that are captured as CUDA graphs, stay unchanged.
+    Marks for compilation the functions that call no other functions, such as the
+    forward function of a layer. The compiler makes the kernels of such a function once
+    for all layers. Functions that call other functions, and functions that are captured
+    as CUDA graphs, stay unchanged.
     """
     for function in reachable_functions(program):
         if COMPILED.of(function.attributes) == CUDA_GRAPH:
@@ -117,7 +118,7 @@ def compile_leaves(program: ModuleOp) -> None:
 def _obstacle(function: FuncOp, known: dict[str, FuncOp]) -> str:
     """
     Returns the reason why a function cannot be captured as a CUDA graph, or an empty
-    text.
+    string.
     """
     for op in function.body.block.ops:
         reason = _reason(op)

@@ -19,7 +19,7 @@ from distir.transforms.patterns.match import used_once
 def fuse_convolution_gradients(function: FuncOp) -> None:
     """
     Replaces the gradients of a convolution's input and of its weight by one op. The
-    operands of both gradients must be computed before the first of the two.
+    operands of both gradients must be computed before the first of these two ops.
     """
     block = function.body.block
     for op in list(block.ops):

@@ -1,5 +1,5 @@
 """
-Interrupts a rank's program between its forward and its backward, where the caller
+Interrupts a rank's program between its forward and its backward pass, where the caller
 computes the loss.
 """
 
@@ -33,12 +33,12 @@ def await_gradients(module: ModuleOp) -> None:
     right before the first use of the gradients, and waits for the gradients.
 
     In a program over micro-batches, there is one op for each micro-batch, which returns
-    its outputs before its backward. In other programs, one op returns all results that
-    depend on no such gradient. Ops that compute the returned results move in front of
-    the new op and keep their order, so that all ranks communicate in the same order.
-    Programs without such arguments are left unchanged. Raises DistIRError if an output
-    does not consist of parts for the micro-batches, or if the schedule runs their
-    backwards out of order.
+    the outputs of that micro-batch before its backward pass. In other programs, one op
+    returns all results that depend on no such gradient. Ops that compute the returned
+    results move in front of the new op and keep their order, so that all ranks
+    communicate in the same order. Programs without such arguments are left unchanged.
+    Raises DistIRError if an output does not consist of parts for the micro-batches, or
+    if the schedule runs the backward passes of micro-batches out of order.
     """
     entry = entry_function(module)
     block = entry.body.block
@@ -59,8 +59,8 @@ def await_gradients(module: ModuleOp) -> None:
 
 def _for_the_batch(entry: FuncOp, awaited: dict[int, BlockArgument]) -> Iterable[int]:
     """
-    Adds the op to a program over a whole batch. Returns the indices of the results that
-    the op returns.
+    Adds one `torch.await_gradients` to a program over a whole batch. Returns the
+    indices of the results that the op returns.
     """
     values = list(return_op(entry).operands)
     late: set[SSAValue] = set(awaited.values())
@@ -83,7 +83,7 @@ def _for_each_part(
     """
     Adds an op for each of `count` micro-batches. Returns the indices of the results
     that the ops return. Raises DistIRError if an output does not consist of `count`
-    parts, or if the backwards of micro-batches are out of order.
+    parts, or if the backward passes of micro-batches are out of order.
     """
     values = list(return_op(entry).operands)
     outputs = {i: values[i].owner for i in forward_results(entry)}

@@ -155,7 +155,7 @@ def _compute_in(message: MessageOp) -> None:
 def _factors(value: SSAValue, message: MessageOp) -> tuple[_Factor, _Factor] | None:
     """
     Returns the matrices whose product is `value`, an operand of `message`. Returns None
-    if `value` is no product of two matrices, or has another use.
+    if `value` is not a product of two matrices, or has another use besides `message`.
     """
     product = value.owner
     if not isinstance(product, Operation) or len(list(value.uses)) > 1:

@@ -72,7 +72,7 @@ def _is_float_matmul(op: OnnxOp | None) -> bool:
 def fuse_linear(op: OnnxOp) -> bool:
     """
     Fuses a MatMul with a matrix and an Add of a vector into F.linear. Returns whether
-    they were fused.
+    the two ops were fused.
     """
     if op.name != "onnx.Add":
         return False
@@ -121,7 +121,7 @@ def fuse_transposed_linear(op: OnnxOp) -> bool:
 def fuse_flattened_linear(op: OnnxOp) -> bool:
     """
     Fuses a Reshape to a matrix, a Gemm and a Reshape back into F.linear, which needs no
-    reshapes. Returns whether they were fused.
+    reshapes. Returns whether the three ops were fused.
     """
     if op.name != "onnx.Reshape":
         return False
@@ -157,8 +157,8 @@ def fuse_flattened_linear(op: OnnxOp) -> bool:
 
 def fuse_multiply_add(op: OnnxOp) -> bool:
     """
-    Fuses a Mul of two tensors and an Add into addcmul. Returns whether they were fused.
-    The factors may be broadcast; they must not be scalars.
+    Fuses a Mul of two tensors and an Add into addcmul. Returns whether the two ops were
+    fused. The factors may be broadcast; they must not be scalars.
     """
     if op.name != "onnx.Add" or not isinstance(element(op.results[0]), AnyFloat):
         return False

@@ -1,14 +1,15 @@
 """
-Bundles values that always travel together into one value: a list that a function
+Bundles values that the same calls pass on into one value: a list that a function
 returns or takes.
 
-Each tensor that a layer's forward saves for its backward is a separate result and
-argument. If the same calls take all these tensors, the forward packs them once, and the
-backward unpacks them. Functions in between pass on one value.
+Each tensor that a layer's forward function saves for its backward function is a
+separate result and argument. If the same calls take all these tensors, the forward
+function packs them once, and the backward function unpacks them. Functions in between
+pass on one value.
 
 The caller of a Python function holds its arguments until the function returns.
 Therefore the callee empties a bundle that has no use after the call. Thus a layer's
-backward frees the tensors that the forward saved one by one.
+backward function frees the saved tensors one by one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _unpack(bundle: SSAValue, hints: Sequence[str]) -> UnpackOp:
 
 
 def _hint(value: SSAValue) -> str:
-    """Returns a name for a value outside of the function that defines it."""
+    """Returns a name hint for a value that is passed on to another function."""
     if value.name_hint or not isinstance(value.owner, Operation):
         return value.name_hint or "x"
     return value.owner.name.rpartition(".")[2].lower()
@@ -49,7 +50,8 @@ def _hint(value: SSAValue) -> str:
 
 def pack_saved_tensors(module: ModuleOp) -> None:
     """
-    Bundles values that travel together between the functions of a per-rank program.
+    Bundles values that the same calls pass on between the functions of a per-rank
+    program.
     """
     *called_functions, entry = reachable_functions(module)
     calls: dict[FuncOp, list[CallOp]] = {function: [] for function in called_functions}
@@ -300,7 +302,11 @@ def _most(keys: list[Hashable]) -> Hashable:
 
 
 def _cancel(op: PackOp | UnpackOp) -> None:
-    """Removes a `torch.pack` of the results of a `torch.unpack`, and the reverse."""
+    """
+    Removes a `torch.pack` of exactly the results of a `torch.unpack`: `op` itself, or
+    the packs of the results of `op`. Also removes the `torch.unpack` if its results
+    have no other use.
+    """
     if isinstance(op, UnpackOp):
         packs = {use.operation for use in op.outputs[0].uses}
         for pack in packs:
@@ -336,9 +342,9 @@ class _Ownership:
     """
     Determines which bundles of a program other functions may still use.
 
-    `borrowed` are the bundles that a function must not empty, because others may use
-    them later. The set is computed as a fixed point, from the empty set. `escaping` are
-    the arguments that a function returns or puts into another bundle.
+    `borrowed` are the bundles that a function must not empty, because other functions
+    may use them later. The set is computed as a fixed point, from the empty set.
+    `escaping` are the arguments that a function returns or puts into another bundle.
     """
 
     def __init__(self, module: ModuleOp):
@@ -376,8 +382,8 @@ class _Ownership:
 
     def _found(self, function: FuncOp) -> Iterator[SSAValue]:
         """
-        Yields bundles that an op of the function shows to be borrowed: others may use
-        them later.
+        Yields the bundles that, because of an op of the function, other functions may
+        use later.
         """
         for op in function.body.block.ops:
             if isinstance(op, UnpackOp):

@@ -117,7 +117,7 @@ class UpdateFuser:
     def _in_place(self, op: UpdateOp) -> tuple[str, ...]:
         """
         Returns, for each result of the update, whether the operand that the result
-        replaces is kept, reused or overwritten.
+        replaces is kept, reused or overwritten (see `_becomes`).
         """
         places = op.REPLACED[: len(op.results)]
         return tuple(
@@ -127,10 +127,10 @@ class UpdateFuser:
 
     def _becomes(self, op: UpdateOp, operand: SSAValue, result: SSAValue) -> str:
         """
-        Returns whether `operand` is kept, reused or overwritten. It is kept if another
-        op may use its memory later, directly or through a view. Otherwise, an argument
-        of the program is overwritten by the result that updates it, and the memory of
-        another value is reused by any result.
+        Returns whether `operand` is kept, reused or overwritten. The operand is kept if
+        another op may use its memory later, directly or through a view. Otherwise, an
+        argument of the program is overwritten by the result that updates it, and the
+        memory of another value is reused by any result.
         """
         if operand.type != result.type or self.memory.users(operand) - self.done != {
             op

@@ -234,7 +234,9 @@ class ClassNames:
 
 
 def number_range(keys: Sequence[str]) -> str:
-    """Returns an expression to iterate over the integers in the texts `keys`."""
+    """
+    Returns an expression to iterate over the integers that the strings `keys` hold.
+    """
     numbers = [int(key) for key in keys]
     first, last = numbers[0], numbers[-1]
     if numbers == list(range(first, last + 1)):
@@ -247,7 +249,7 @@ def number_range(keys: Sequence[str]) -> str:
 def _scope_of_all(known: Sequence[FuncOp]) -> str:
     """
     Returns the common scope of all ops of a class's functions, up to the last part that
-    differs between instances, or an empty text if no part differs.
+    differs between instances, or an empty string if no part differs.
     """
     scopes = [scope_of(op) for f in known for op in f.body.block.ops]
     split = [scope.split(".") for scope in scopes if scope]

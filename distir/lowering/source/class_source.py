@@ -35,10 +35,10 @@ class ClassSource:
     - `overwritten`: for each result that overwrites an argument, the index of the
       argument.
     - `given`: the indices of the results that the program gives before it takes the
-      arguments `awaited`, which are gradients of results; both in `parts` parts, for
-      the micro-batches.
+      arguments `awaited`, which are gradients of results; both come in `parts` parts,
+      one for each micro-batch.
     - `graphs`: functions that were chosen for CUDA graphs, each with the reason why it
-      is not captured, or an empty text if it is.
+      is not captured, or an empty string if it is.
     """
 
     body: str

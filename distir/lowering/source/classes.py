@@ -3,9 +3,10 @@ Groups the functions of a per-rank program into classes.
 
 Each set of weights with which a function is called is an *instance*. An argument
 position that takes a weight in every instance is a *member*. Functions with the same
-instances, such as the forward and the backward of a layer, are methods of one class. A
-function with a single instance becomes a method of its caller's class, for example of
-the class of the whole program. The names of functions and weights do not matter.
+instances, such as the forward and the backward function of a layer, are methods of one
+class. A function with a single instance becomes a method of its caller's class, for
+example of the class of the whole program. The names of functions and weights do not
+matter.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ another value is passed.
 @dataclass(eq=False)
 class ModuleClass:
     """
-    A class of modules.
+    A class of the generated program.
 
     - `functions`: its methods;
     - `instances`: for each instance, the program's arguments that it holds, in the
       order of members;
-    - `positions`: for each method, the member's index for each argument position that
-      is a member;
+    - `positions`: for each method, the index of the member for each argument position
+      that takes a member;
     - `children`: for each class of children, the children of each instance, as indices
       of instances of that class.
     """
@@ -62,8 +63,8 @@ class ModuleClass:
 
 class _Rejected(Exception):
     """
-    Raised for functions that cannot have members, and must take their weights as
-    arguments instead.
+    Raised for functions that cannot have members, and must therefore take their weights
+    as arguments.
     """
 
     def __init__(self, rejected: set[FuncOp]):
@@ -168,8 +169,8 @@ class _Finder:
 
     def _passed(self, call: CallOp, caller: FuncOp, binding: Binding) -> Binding:
         """
-        Returns the binding of the function that `call` calls, given the binding of its
-        caller.
+        Returns the binding (the weight at each argument position, or None) of the
+        function that `call` calls, given the binding of its caller.
         """
         return tuple(
             binding[v.index]
@@ -203,8 +204,8 @@ class _Finder:
     def _join(self, function: FuncOp) -> bool:
         """
         Makes a function a method of the class that has the same instances. Returns
-        False if no class holds any of its weights. Raises _Rejected if only some of the
-        instances or members match.
+        False if no class holds any of its weights. Raises _Rejected if not all of the
+        instances and members match.
         """
         instances = self._instances(function)
         owners = [

@@ -42,7 +42,8 @@ class WrittenConstants:
     def expression(self, array: npt.NDArray[Any], hint: str | None) -> str:
         """
         Returns the Python expression for a constant, and adds the constant to the file
-        if the expression loads it from there. Raises DistIRError for strings.
+        if the expression loads it from there. Raises DistIRError for an array of
+        strings.
         """
         if array.dtype.kind in "OUS":
             raise DistIRError("constant strings have no torch lowering")

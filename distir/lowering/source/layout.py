@@ -147,7 +147,7 @@ class ModuleLayout:
 def other_first(cls: ModuleClass, other: ModuleClass) -> int:
     """
     Returns the index, among the children of the first instance of `cls`, of the first
-    instance of `other`. Returns 0 if it is not among them.
+    instance of `other`. Returns 0 if that instance is not among these children.
     """
     numbers = cls.children[other][0]
     return numbers.index(0) if 0 in numbers else 0

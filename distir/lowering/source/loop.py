@@ -156,8 +156,8 @@ class Loop:
     def _taken(self) -> dict[int, str]:
         """
         Returns, by position, the argument text for operands that come from lists. If
-        one `*` passes several operands, the first operand gets the text and the others
-        get an empty text.
+        one `*` passes several operands, the first of them gets the text and the rest
+        get an empty string.
         """
         by_source: dict[tuple[ValueList, bool], list[tuple[int, int]]] = defaultdict(
             list

@@ -97,9 +97,9 @@ class Method:
 
     def _frees(self, argument: BlockArgument) -> bool:
         """
-        Whether the method deletes `argument` after its last use. Holds for tensors,
-        because a caller may have given up its own reference, but not for the entry
-        function, because the caller of the program keeps its arguments.
+        Whether the method deletes `argument` after its last use. True for tensors,
+        because a caller may have given up its own reference. False in the entry
+        function, because the caller of the program keeps the arguments.
         """
         return (
             self.function is not self.writer.program.entry
@@ -369,7 +369,10 @@ class Method:
         return None
 
     def _delete(self, dying: Iterable[Key], others: Sequence[str] = ()) -> None:
-        """Deletes the variables of the values `dying`, and the variables `others`."""
+        """
+        Adds a statement that deletes the variables of the values `dying`, and the
+        variables named in `others`.
+        """
         found = list(others)
         for key in dying:
             if isinstance(key, ValueList):
@@ -444,8 +447,8 @@ class Method:
 def _is_freed(argument: BlockArgument, callee: FuncOp) -> bool:
     """
     Whether a method continues after its last use of `argument`, so that freeing the
-    argument early saves memory. Always true for an outlined repeat, which is a part of
-    its caller.
+    argument early saves memory. True for every outlined repeat, because a repeat is a
+    part of its caller.
     """
     if REPEAT in callee.attributes:
         return True

@@ -191,7 +191,8 @@ Key = SSAValue | ValueList
 
 class MethodNames:
     """
-    The names in one method of the class whose names are `writer`, as a `ValueNames`.
+    The names in one method, as a `ValueNames`. `writer` has the names in the method's
+    class.
 
     - `plan`: the method's statements;
     - `variables`: the local variables that hold one value each, including arguments

@@ -47,7 +47,7 @@ class ClassTexts:
 
 
 class RankClasses:
-    """The common state of the classes of a rank's program during their writing."""
+    """The state that the classes of a rank's program share while they are written."""
 
     def __init__(
         self,

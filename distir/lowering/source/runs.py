@@ -3,7 +3,7 @@ Finds successive calls of one function that can be written as a loop.
 
 In iteration i, each operand is one of these: the same value as in all other iterations,
 a result of iteration i - 1, or element i of a list (backwards: element n - 1 - i).
-Lists collect results that are used outside of the next iteration.
+Lists collect results that are used anywhere but in the next iteration.
 """
 
 from __future__ import annotations

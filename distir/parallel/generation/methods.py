@@ -50,10 +50,10 @@ class GenerationMethods(BatchMethods):
         result equals `generate` of the source module, a Hugging Face model, with the
         current parameters and `do_sample=False`.
 
-        `input_ids` are the prompts of all ranks. They and the result are the same on
-        every rank. Lists of token ids give lists: each prompt, followed by its new
-        tokens. A tensor [batch, tokens] gives a tensor: its rows, followed by the new
-        tokens. `attention_mask` [batch, tokens] is 0 for padding on the left of a
+        `input_ids` are the prompts of all ranks. The prompts and the result are the
+        same on every rank. Lists of token ids give lists: each prompt, followed by its
+        new tokens. A tensor [batch, tokens] gives a tensor: its rows, followed by the
+        new tokens. `attention_mask` [batch, tokens] is 0 for padding on the left of a
         tensor. In the result of an encoder-decoder, the start token replaces the
         prompt.
 
@@ -83,7 +83,10 @@ class GenerationMethods(BatchMethods):
     def _ends(
         self, eos: int | Sequence[int] | None, pad: int | None
     ) -> tuple[frozenset[int], int]:
-        """Returns the tokens that end a sequence, and the token that follows them."""
+        """
+        Returns the tokens that end a sequence, and the token that fills a row after the
+        end.
+        """
         if not hasattr(self, "config"):
             raise DistIRError(
                 f"generate: {type(self).__name__} of a module that is no model of "
@@ -157,7 +160,7 @@ def _rows(
 ) -> list[list[int]]:
     """
     Returns prompts as lists of tokens without padding. Raises DistIRError if
-    `input_ids` are no prompts, or if padding is not on their left.
+    `input_ids` are not prompts, or if padding is not on their left.
     """
     if not isinstance(input_ids, torch.Tensor):
         rows = [list(row) for row in input_ids]

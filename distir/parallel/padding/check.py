@@ -76,8 +76,8 @@ class PaddingCheck:
         has_loss: bool,
     ) -> str | None:
         """
-        Returns a text on the results that padding changes, or None if they are equal.
-        Skips a module that never had values.
+        Returns a description of the results that padding changes, or None if padding
+        changes no result. Skips a module that never had values.
         """
         names = {id(tensor): name for name, tensor in given.items()}
         call = (tuple(args), dict(kwargs))
@@ -104,8 +104,8 @@ class PaddingCheck:
         self, module: nn.Module, call: Any, has_labels: bool, has_loss: bool
     ) -> list[torch.Tensor]:
         """
-        Returns the loss of a call of the module in evaluation mode, or without a loss
-        its outputs.
+        Returns the loss of a call of the module in evaluation mode if `has_loss`, else
+        the outputs of the call.
         """
         args, kwargs = call
         labels = None

@@ -42,8 +42,8 @@ class Padding:
     ) -> Padding | None:
         """
         Returns the padding that the arguments `pad_to` and `pad_with` of `parallelize`
-        describe, or None if they describe no padding. Raises DistIRError if they are
-        wrong.
+        describe, or None if both ask for no padding. Raises DistIRError if an argument
+        is invalid.
         """
         if pad_to is None:
             if pad_with:

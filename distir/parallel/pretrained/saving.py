@@ -1,6 +1,6 @@
 """
-Writes a model of transformers in several files. Each rank writes some of them, so that
-no rank holds the whole model.
+Writes a model of transformers in several files. Each rank writes its share of the
+files, so that no rank holds the whole model.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Converted = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 def saves_in_shards(source: nn.Module, options: Mapping[str, Any]) -> bool:
     """
     Whether `save_in_shards` can write this module with these options of
-    `save_pretrained`: a model of transformers without adapters and quantizers, whose
-    tensors convert to the form of files one by one.
+    `save_pretrained`: a model of transformers without adapters and quantizers, in which
+    each tensor can be converted to the format of files by itself.
     """
     if not is_of_transformers(source) or not options.keys() <= _OPTIONS:
         return False
@@ -163,7 +163,9 @@ def _on_meta(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _conversion(source: nn.Module, options: Mapping[str, Any]) -> Converted:
-    """Returns the function that converts the module's tensors to the form of files."""
+    """
+    Returns the function that converts the module's tensors to the format of files.
+    """
     from transformers.core_model_loading import revert_weight_conversion
 
     if not options.get("save_original_format", True):

@@ -1,7 +1,7 @@
 """
 The names of the tensors of transformers' models in their files. In files, the prefix of
-the base model may be missing or added, names may be older, and each expert's matrices
-may be separate.
+the base model may be missing or added, names may be those of older versions, and each
+expert's matrices may be separate.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def _joined(
     parts: Mapping[str, Sequence[InBoxes]],
 ) -> InBoxes | None:
     """
-    Returns the tensor that `operations` compute from the tensors `parts` of some
-    `patterns`. Returns None unless the operations only stack and concatenate, because
-    only then can a rank read a part.
+    Returns the tensor that `operations` compute from the tensors `parts`, given by the
+    `patterns` that their names match. Returns None unless the operations only stack and
+    concatenate, because only then can a rank read a part.
     """
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
@@ -98,9 +98,9 @@ def _computed(
     parts: Mapping[str, Sequence[InBoxes]],
 ) -> dict[str, InBoxes]:
     """
-    Returns the tensors that `converter` computes from tensors of some patterns. Each is
-    computed as a whole when it is read. A computation without values determines their
-    names.
+    Returns, by name, the tensors that `converter` computes from the stored tensors
+    `parts`. Each result is computed as a whole when it is read. A computation without
+    values determines the names of the results.
     """
 
     def computed(device: str | None) -> dict[str, torch.Tensor]:

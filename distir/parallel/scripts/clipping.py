@@ -23,7 +23,7 @@ def clip(
     Scales the gradients of `parameters` so that their norm of order `order`, over the
     parameters of all ranks, is at most `max_norm`. Returns the norm before the scaling,
     of type `kind` on `device`. Every rank must call this function, even without
-    parameters. Raises DistIRError for a gradient that is no DTensor.
+    parameters. Raises DistIRError for a gradient that is not a DTensor.
     """
     gradients = [_in_parts(p.grad) for p in parameters if p.grad is not None]
     norm = torch.zeros((), dtype=kind, device=device)

@@ -1,7 +1,7 @@
 """
 Speeds up fused optimizers on the parameters of parallel modules. For a hundred
-parameters, states and gradients, PyTorch's DTensor takes as long for the layouts as for
-the update of a small model.
+parameters with their states and gradients, PyTorch's DTensor spends as much time on
+layouts as the update of a small model takes.
 """
 
 from __future__ import annotations

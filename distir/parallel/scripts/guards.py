@@ -6,11 +6,15 @@ wrong effect.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from distir.errors import DistIRError
+from distir.parallel.scripts.optimizers import is_of_module
 
 
 def check_conversion(
@@ -43,6 +47,27 @@ def check_conversion(
                 f"programs of other processes do not use; share the whole values "
                 f"(whole_state_dict() of rank 0), or the module before parallelize"
             )
+
+
+@cache
+def refuse_assigned_data() -> None:
+    """
+    Makes `parameter.data = value` raise a DistIRError, in this process, for parameters
+    of parallel modules. Otherwise PyTorch's DTensor would silently keep its old values.
+    """
+    data: Any = torch.Tensor.data
+
+    def assign(self: DTensor, value: torch.Tensor) -> None:
+        if is_of_module(self):
+            raise DistIRError(
+                "parameter.data = value leaves the values of a DTensor as they were, and the "
+                "parameters of a parallel module are such; copy values in place: "
+                "parameter.data.copy_(value), of a DTensor with the same layout"
+            )
+        data.__set__(self, value)
+
+    kind: Any = DTensor
+    kind.data = property(data.__get__, assign)
 
 
 FOREIGN = (

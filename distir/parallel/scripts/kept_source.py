@@ -1,6 +1,6 @@
 """
-Keeps the module that was parallelized without the values of its parameters, after each
-rank has its parts, so that these values can be freed.
+Keeps the module that was parallelized, but not the values of its parameters: they can
+be freed once each rank has its parts.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ class KeptSource:
     def with_values(self) -> Generator[nn.Module]:
         """
         A context manager that yields a module that can run: the source module or, if
-        that is gone, the outline with random values in its parameters, which are
-        removed at the end. Such values suffice to compare a program with the module.
+        the script has dropped it, the outline with random values in its parameters. The
+        random values are removed at the end. They suffice to compare a program with the
+        module.
         """
         module = self.module
         if not self.is_released or module is not self._outline:

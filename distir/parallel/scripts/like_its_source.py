@@ -86,6 +86,14 @@ class LikeItsSource(Sealed):
             "module is parallelized (compiled=True)"
         )
 
+    @property
+    def _torchdynamo_orig_callable(self) -> Any:
+        """
+        The attribute that `torch.compile` reads from the module that it is to compile.
+        Reading the attribute raises DistIRError.
+        """
+        return self.compile()
+
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
@@ -133,6 +141,6 @@ class LikeItsSource(Sealed):
     def _ddp_params_and_buffers_to_ignore(self) -> list[str]:
         """
         The attribute that DistributedDataParallel reads before it wraps a module.
-        Reading it raises DistIRError.
+        Reading the attribute raises DistIRError.
         """
         raise DistIRError(FOREIGN.format(who="DistributedDataParallel"))

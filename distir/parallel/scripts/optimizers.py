@@ -7,13 +7,15 @@ over all parameters, but a rank of a pipeline has only the parameters of its own
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, wraps
 from inspect import unwrap
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from distir.errors import DistIRError
 
@@ -81,12 +83,44 @@ def refuse_optimizers() -> None:
         _check(self, self.param_groups[-1])
 
     torch.optim.Optimizer.add_param_group = checked
+    register_optimizer_step_pre_hook(_refuse_given)
+
+
+_GIVEN = WeakIdKeyDictionary()
+"""The parameters of modules that were parallelized, as keys."""
+
+
+def note_source(parameters: Iterable[torch.Tensor]) -> None:
+    """Records that `parameters` belong to a module that was parallelized."""
+    for each in parameters:
+        _GIVEN[each] = None
+
+
+def _refuse_given(
+    optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """
+    Raises DistIRError if a step would train nothing, because the optimizer was made
+    with parameters of the source module and not of the parallel module. A step with a
+    closure is not checked, because the closure computes the gradients.
+    """
+    groups = optimizer.param_groups
+    if any(p.grad is not None for group in groups for p in group["params"]):
+        return
+    has_closure = any((*args[1:], *kwargs))
+    if not has_closure and any(p in _GIVEN for g in groups for p in g["params"]):
+        raise DistIRError(
+            f"{type(optimizer).__name__} has the parameters of the module that was "
+            f"parallelized, whose values the parallel module no longer uses, and none of "
+            f"them has a gradient; make the optimizer of the parallel module's parameters, "
+            f"after parallelize"
+        )
 
 
 def owned(parameters: Iterable[torch.Tensor], *, of_pipeline: bool) -> None:
     """
     Marks `parameters` as parameters of a parallel module. `of_pipeline` tells whether
-    other ranks have other parameters.
+    ranks have different parameters.
     """
     for each in parameters:
         each._distir_pipeline = of_pipeline  # pyright: ignore[reportAttributeAccessIssue]

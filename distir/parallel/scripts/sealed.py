@@ -6,7 +6,7 @@ program of a parallel module would not notice the replacement.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distir.errors import DistIRError
+from distir.parallel.scripts.guards import refuse_assigned_data
 from distir.parallel.scripts.source_class import constants_of
 
 _SEALED, _CONSTANTS = "_distir_sealed", "_distir_constants"
@@ -72,6 +73,21 @@ class Sealed(nn.Module):
             raise replaced(name)
         super().add_module(name, module)
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """
+        Returns the state of the module for `copy`, which uses protocol 4. Raises
+        DistIRError if `torch.save` writes the module, because the file would hold only
+        one rank's parts and no program.
+        """
+        if protocol != 4:
+            raise DistIRError(
+                "a parallel module, or a part of one, cannot be pickled (torch.save): it "
+                "holds the parts of one rank, and programs; save parallel.state_dict() with "
+                "torch.distributed.checkpoint, or whole_state_dict() of rank 0 with "
+                "torch.save"
+            )
+        return super().__reduce_ex__(protocol)
+
     def apply(self, fn: Callable[[nn.Module], None]) -> Self:
         """
         Calls `fn` with each part and with the module itself, as `nn.Module.apply` does.
@@ -88,8 +104,9 @@ class Sealed(nn.Module):
 def seal(module: nn.Module, source: nn.Module) -> None:
     """
     Seals `module` and its parts. `source` has submodules of the same names. Attributes
-    must keep their values in `source`.
+    must keep the values that they have in `source`.
     """
+    refuse_assigned_data()
     sources = dict(source.named_modules())
     for name, part in module.named_modules():
         known = constants_of(sources[name]) if name in sources else {}

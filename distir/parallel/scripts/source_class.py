@@ -27,6 +27,28 @@ alternative.
 """
 
 
+_GATHERS = (
+    "its program gathers and frees parameters by itself (zero=3), and leaves each rank its "
+    "parts; full_tensor() of a parameter returns its whole value"
+)
+_REDUCES = (
+    "the program of each step reduces its gradients, so that accumulation needs nothing of "
+    "that kind; leave it out"
+)
+
+OF_WRAPPERS: dict[str, str] = {
+    "module": "a parallel module is no wrapper; use it itself, without .module",
+    "register_comm_hook": "its program holds the communication of its plan; leave it out",
+    **dict.fromkeys(("unshard", "reshard", "set_reshard_after_forward"), _GATHERS),
+    **dict.fromkeys(("set_requires_gradient_sync", "set_is_last_backward"), _REDUCES),
+    "set_requires_all_reduce": _REDUCES,
+}
+"""
+Attributes of DistributedDataParallel and FSDP2 that scripts use, each with advice on what a
+parallel module has instead.
+"""
+
+
 def of_class(module: nn.Module, source: nn.Module, name: str) -> Any:
     """
     Returns the attribute `name` of the class of `source`: a value, a property evaluated
@@ -43,9 +65,10 @@ def of_class(module: nn.Module, source: nn.Module, name: str) -> Any:
     if inspect.isfunction(found):
         return MethodType(found, module)
     if found is None:
+        advice = OF_WRAPPERS.get(name)
         raise AttributeError(
             f"{type(module).__name__!r} object has no attribute {name!r}, and neither has "
-            f"{kind.__name__}"
+            f"{kind.__name__}" + (f"; {advice}" if advice else "")
         )
     return getattr(kind, name)
 
@@ -77,8 +100,8 @@ def copy_attributes(source: nn.Module, module: nn.Module) -> None:
 
 def constants_of(source: nn.Module) -> dict[str, Any]:
     """
-    Returns the attributes of `source` that its forward may read as constants, by name:
-    numbers, texts, flags, None and tensors.
+    Returns the attributes of `source` that its `forward` may read as constants, by
+    name: numbers, strings, booleans, None and tensors.
     """
     kinds = bool | int | float | str | torch.Tensor | None
     return {

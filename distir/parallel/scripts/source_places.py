@@ -37,8 +37,8 @@ class SourcePlace:
     A place in the user's module.
 
     - `module`: the path of a part of the module, or "" if unknown;
-    - `near`: the last part of the path that was entered earlier, or "" if there is none
-      or `module` is exact;
+    - `near`: the part of `module` that the program entered last before this place, or
+      "" if there is none or `module` is exact;
     - `source`: the `file:line` of the user's code, or "" if unknown;
     - `line`: the line of `program.py`.
     """
@@ -61,8 +61,8 @@ Frames = Iterable[tuple[FrameType, int]]
 
 def place_of(frames: Frames, file: str) -> SourcePlace | None:
     """
-    Returns the place that the methods of the program `file` among `frames` run, or None
-    if `frames` has no such method.
+    Returns the place in the user's module that is running, given the stack frames
+    `frames`. The result is None if no frame runs a method of the program `file`.
     """
     own = [(f, line) for f, line in frames if f.f_code.co_filename == file]
     if not own:

@@ -26,9 +26,9 @@ class BatchMethods(LikeItsSource):
 
     def metrics(self) -> dict[str, float]:
         """
-        Returns the numbers of the last calls by name, for a logger. They are the same
-        on all ranks. Leaves out numbers that have not been computed yet. Waits for the
-        devices.
+        Returns, by name, the numbers that the last calls computed, for a logger. The
+        numbers are the same on all ranks. Leaves out numbers that have not been
+        computed yet. Waits for the devices.
 
         - `loss`: the loss of the whole batch in the last training step, if the program
           computes the loss;

@@ -23,7 +23,7 @@ def arguments_with(module: ModuleOp, wanted: str) -> list[str]:
 def given_labels(module: ModuleOp) -> list[str]:
     """
     Returns the names of the labels that a caller gives with the inputs: the arguments
-    with the role "label", without gradients of results.
+    with the role "label", except the gradients of results.
     """
     from distir.program import Program
 
@@ -62,7 +62,10 @@ def loss_result(module: ModuleOp) -> int:
 
 
 def _scalar_result(module: ModuleOp) -> int | None:
-    """Returns the index of the first result that is a float scalar, or None."""
+    """
+    Returns the index of the first result that is a float scalar, or None if there is no
+    such result.
+    """
     from xdsl.dialects.builtin import AnyFloat, TensorType
 
     from distir.program import entry_function

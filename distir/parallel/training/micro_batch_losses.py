@@ -24,7 +24,7 @@ class MicroBatchLosses:
     - `structured`: turns the list of the program's outputs into the output that `loss`
       takes;
     - `total`: the sum of the losses so far, each multiplied by its share of the rows.
-      After the last micro-batch, it is the mean loss.
+      After the last micro-batch, `total` is the mean loss.
     """
 
     def __init__(

@@ -24,12 +24,12 @@ output without a gradient has None. The function empties the list.
 
 class OutsideStep:
     """
-    A step of a program whose loss the caller computes. The constructor runs the
-    forward, of the first micro-batch if there are several; `finish` runs the backward.
-    A step that is never finished can simply be dropped.
+    A step of a program whose loss the caller computes. The constructor runs the forward
+    pass (of the first micro-batch if there are several), and `finish` runs the backward
+    pass. A step that is never finished can simply be dropped.
 
     - `outputs`: the outputs of this rank's part of the batch;
-    - `updates`: results of the forward that update states of the module, by index;
+    - `updates`: results of the forward pass that update states of the module, by index;
     - `have_gradients`: whether the program takes the gradient of each output.
 
     `arguments` are this rank's parts of the program's arguments, by name, without the
@@ -86,11 +86,11 @@ class OutsideStep:
 
     def finish(self, gradients: list[torch.Tensor | None]) -> dict[int, torch.Tensor]:
         """
-        Runs the backward and returns its results by index. If another micro-batch
-        follows, the program stops after the forward of that micro-batch, and `outputs`
-        then has its outputs. `gradients` has the gradient of each output, or None; the
-        list is emptied. Raises DistIRError if a tensor of `unchanged` has changed, and
-        RuntimeError if the step has already been finished.
+        Runs the backward pass and returns its results by index. If another micro-batch
+        follows, the program stops after the forward pass of that micro-batch, and
+        `outputs` then has its outputs. `gradients` has the gradient of each output, or
+        None; the list is emptied. Raises DistIRError if a tensor of `unchanged` has
+        changed, and RuntimeError if the step has already been finished.
         """
         if self._call is None:
             raise RuntimeError(
@@ -146,9 +146,9 @@ class OutsideStep:
 
 class StepOutputs(torch.autograd.Function):
     """
-    The outputs of a step as an autograd function, whose backward runs the program's
-    backward. `has_gradients` tells for each output whether the program takes its
-    gradient. The program computes the gradients of the tensors `sources`.
+    The outputs of a step as an autograd function, whose backward pass runs the
+    program's backward pass. `has_gradients` tells for each output whether the program
+    takes its gradient. The program computes the gradients of the tensors `sources`.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Makes all ranks skip a step if gradients in float16 overflow on some of them."""
+"""Makes all ranks skip a step if gradients in float16 overflow on any rank."""
 
 from __future__ import annotations
 

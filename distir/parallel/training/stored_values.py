@@ -20,9 +20,9 @@ from distir.parallel.weights import local_part
 class StoredValues:
     """
     Maps the values that a module stores to arguments and results of its programs. The
-    module stores them in the layout of `program`, its first program. `others` are the
-    program's values that the module stores neither as parameters nor as buffers, by
-    name. `buffers` are the names of the buffers of the source module, of all stages.
+    module stores them in the layout of `program`, its first program. `others` are, by
+    name, the values of the program that the module stores neither as parameters nor as
+    buffers. `buffers` are the names of the buffers of the source module, of all stages.
     The methods take the module's parameters and buffers as `named`, under all their
     names.
     """
@@ -176,9 +176,9 @@ def in_order(
     sources: Sequence[torch.Tensor],
 ) -> list[torch.Tensor | None]:
     """
-    Returns the gradient of each of `sources`, or None. `gradients` has pairs of a
-    tensor and its gradient. A tensor that is given twice has two gradients; a tensor
-    that was frozen since has none.
+    Returns the gradient of each of `sources`; an entry is None if the tensor has no
+    gradient. `gradients` has pairs of a tensor and its gradient. A tensor that is given
+    twice has two gradients; a tensor that was frozen since has none.
     """
     own: dict[int, list[torch.Tensor]] = {}
     for source, gradient in reversed(gradients):

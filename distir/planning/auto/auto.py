@@ -425,17 +425,24 @@ class AutoSearch(PlanSearch):
         is_near = result.throughput_samples_per_s >= self._least()
         return is_near and refinements(plan) > refinements(result.plan)
 
-    def _order(self, plan: Plan) -> tuple[bool, float, int, bool, Plan]:
+    def _order(self, plan: Plan) -> tuple[bool, bool, float, int, bool, bool, Plan]:
         """
         Returns a sort key for neighbours. Plans that are expected to fit come first,
-        then faster plans, then plans that are judged quickly.
+        then faster plans, then plans that are judged quickly. If the model is too large
+        for one device, plans with searched layouts come last, because a search of
+        layouts takes as long as many plans of the grid; and sequence parallelism comes
+        before other changes that were not tried, because it saves memory at no cost.
         """
-        origin = self._origins[plan]
+        origin, is_large = self._origins[plan], bool(self._starts)
+        is_searched = isinstance(plan, LayoutPlan)
+        saves = isinstance(plan, GridPlan) and plan.sequence_parallel
         return (
             not self._effects.may_fit(origin, plan),
+            is_large and is_searched,
             -self._effects.expected_throughput(origin, plan),
             refinements(plan),
-            isinstance(plan, LayoutPlan),
+            is_searched,
+            is_large and not saves,
             plan,
         )
 

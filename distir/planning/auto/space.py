@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
+from distir.pipelining import SCHEDULES
 from distir.planning.distribution.distribute import CONTEXTS
 from distir.planning.plans.plan import Axes, GridPlan, LayoutPlan, Plan, Space
 from distir.transforms.memory.checkpoint_policies import LayerPolicies
@@ -349,6 +350,7 @@ class AutoSpace:
                 zero=zero,
                 schedule=schedule if other.p > 1 else "",
                 stages=other.stages if other.p > 1 else "",
+                chunks=other.chunks if other.p > 1 else 0,
             )
 
     def _next_contexts(self, c: GridPlan) -> Iterator[GridPlan]:
@@ -406,11 +408,26 @@ class AutoSpace:
             yield replace(c, stages="search")
             schedules = self.schedules or (_SCHEDULES if self.trains else ())
             for schedule in schedules:
-                yield replace(c, schedule=schedule, stages="")
+                yield replace(c, schedule=schedule, stages="", chunks=0)
+            yield from self._next_chunks(c)
         if c.p > 1 or self.trains:
             for k in self.micro_batches or (c.k // 2, c.k * 2):
                 if most >= k >= (2 if c.p > 1 else 1):
                     yield with_micro_batches(c, k)
+
+    def _next_chunks(self, c: Plan) -> Iterator[Plan]:
+        """
+        Yields `c` with twice and with half as many stages per rank, if its schedule can
+        have them. More stages make the bubble of an interleaved pipeline shorter.
+        """
+        kind = SCHEDULES.get(c.schedule)
+        if kind is None:
+            return
+        chunks = c.chunks or kind.least_chunks
+        for other in (2 * chunks, chunks // 2):
+            if kind.least_chunks <= other <= (kind.most_chunks or other):
+                # The fewest stages have one name.
+                yield replace(c, chunks=0 if other == kind.least_chunks else other)
 
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
@@ -449,6 +466,7 @@ class AutoSpace:
                     axes=self._named(larger),
                     schedule=schedule,
                     stages=stages,
+                    chunks=c.chunks if c.p > 2 else 0,
                 )
 
     def _first_micro_batches(self, c: Plan) -> Sequence[int]:

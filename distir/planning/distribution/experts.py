@@ -22,6 +22,7 @@ from distir.dialects.train_ops.experts import (
     GroupedOp,
     GroupedProductGradOp,
 )
+from distir.dialects.train_ops.quantized_rows import CONVERSIONS
 from distir.errors import DistIRError, listed, one_of
 from distir.planning.annotations import axis_mesh, requested_layout
 from distir.planning.distribution.own_axes import own_sizes
@@ -385,7 +386,10 @@ class _Experts:
         rule = rule_for(op)
         first = rule.results[0][0] if rule.results and rule.results[0] else ()
         if first and not rule.flops and rule.operands[0][0] == first:
-            yield from self._arguments(source)
+            # Scales of quantised matrices are split with them.
+            kept = op.operands if isinstance(op, CONVERSIONS) else [source]
+            for value in kept:
+                yield from self._arguments(value)
 
 
 def _is_everywhere(factor: int, rule: Rule) -> bool:

@@ -125,32 +125,20 @@ class Plan(ABC):
 @dataclass(frozen=True, kw_only=True)
 class GridPlan(Plan):
     """
-    <<<<<<< HEAD
-        A plan from DistIR's grid, given as options of `distribute`. `d`, `t`, `c` and `e`
-        are the degrees of data, tensor, context and expert parallelism. `zero` is the ZeRO
-        stage. `context` is the way in which keys and values reach the queries on other
-        devices. Sequences that are split (c > 1) are dealt out in cyclic order. `r` is the
-        number of groups of devices that each hold a full copy of the tensors that ZeRO
-        splits over d. With `no_sync`, ZeRO 3 sums whole gradients over micro-batches. With
-        `offload_states`, the optimizer's states are in the host's memory. With
-        `sequence_parallel`, sequences are split over the t devices between the blocks; with
-        `keep_gathered`, layers keep what they gathered of these for the backward.
-        `expert_axes` are the axes over which experts are dealt out.
-    =======
-        A plan of the grid, given as options of `distribute`.
+    A plan of the grid, given as options of `distribute`.
 
-        - `d`, `t`, `c`, `e`: the degrees of data, tensor, context and expert parallelism;
-        - `zero`: the ZeRO stage;
-        - `context`: the way in which keys and values reach the queries on other devices.
-          Sequences that are split (c > 1) are distributed in cyclic order;
-        - `r`: the number of groups of devices that each hold a full copy of the tensors
-          that ZeRO splits over d;
-        - `no_sync`: whether ZeRO 3 sums whole gradients over micro-batches;
-        - `offload_states`: whether the optimizer's states are in the host's memory;
-        - `sequence_parallel`: whether sequences are split over the t devices between the
-          blocks;
-        - `expert_axes`: the axes over which experts are distributed.
-    >>>>>>> main
+    - `d`, `t`, `c`, `e`: the degrees of data, tensor, context and expert parallelism;
+    - `zero`: the ZeRO stage;
+    - `context`: the way in which keys and values reach the queries on other devices.
+      Sequences that are split (c > 1) are distributed in cyclic order;
+    - `r`: the number of groups of devices that each hold a full copy of the tensors
+      that ZeRO splits over d;
+    - `no_sync`: whether ZeRO 3 sums whole gradients over micro-batches;
+    - `offload_states`: whether the optimizer's states are in the host's memory;
+    - `sequence_parallel`: whether sequences are split over the t devices between the
+      blocks; `keep_gathered`: whether layers keep the sequences that they gathered for
+      the backward pass;
+    - `expert_axes`: the axes over which experts are distributed.
     """
 
     d: int = same_option(DistributionOptions, "d")

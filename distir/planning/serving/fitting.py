@@ -60,7 +60,7 @@ def memory_bound(
     tables = (1 if sizes.tied else 2) * sizes.vocab * sizes.d_model
     others = sizes.parameters - sizes.experts_in_all - tables
     whole = sizes.parameter_bytes(others) + tables * sizes.width
-    experts = sizes.parameter_bytes(sizes.experts_in_all, of_experts=True)
+    experts = sizes.parameter_bytes(sizes.experts_in_all)
     parameters = whole / group + experts / (group * shape.e)
     heads = 1 if sizes.latent is not None else shape.t
     share = ceil(sizes.layers / shape.p) / sizes.layers

@@ -14,7 +14,8 @@ from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from distir.dialects.dist_attributes import LIMIT
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
-from distir.dialects.train_ops.quantized_rows import DequantizeRowsOp
+from distir.dialects.train_ops.paged_attention import PagedAttentionOp
+from distir.dialects.train_ops.quantized_rows import CONVERSIONS
 from distir.dialects.train_ops.quantized_weights import (
     EIGHT_BITS,
     GroupQuantizedLinearOp,
@@ -25,6 +26,11 @@ from distir.frontends.models.latent_attention import LatentSizes
 from distir.frontends.models.serving_step import DecoderSizes
 from distir.frontends.models.step_builder import StepFormats
 from distir.program import argument_attributes, argument_roles, functions
+
+_VIEWS = ("onnx.Transpose", "onnx.Identity", *(op.name for op in CONVERSIONS))
+"""The ops that may be between a parameter and the product that reads it."""
+
+_ATTENTION = ("onnx.Attention", PagedAttentionOp.name)
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -54,8 +60,8 @@ class ServedModel:
 @dataclass(frozen=True)
 class _Matrix:
     """
-    A matrix product with a parameter [inputs, outputs]; `at` is the index of its op in
-    the function.
+    A matrix product with a parameter [inputs, outputs]; `at` is the index of its op
+    among those of the program.
     """
 
     inputs: int
@@ -126,11 +132,9 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
         ),
         None,
     )
-    caches = [
-        shape_of(a)
-        for a, role in zip(entry.body.block.args, roles, strict=True)
-        if role == "cache" and len(shape_of(a)) == 4
-    ]
+    formats = _formats(entry, known)
+    pages = _pages(entry)
+    caches = _caches(entry, formats)
     slots = _slots(entry) or max((shape[2] for shape in caches), default=0)
     windowed = [shape[2] for shape in caches if shape[2] < slots]
     sizes = DecoderSizes(
@@ -154,9 +158,12 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
         max(windowed, default=0),
         # Layers have as many caches each.
         len(layers) * len(windowed) // len(caches) if caches else 0,
-        _formats(entry, known),
+        formats,
+        pages[1] if pages else 1,
     )
     limits = [(slots, "its cache")] if slots else []
+    if pages:
+        limits.append((pages[0] * pages[1], "its pool of pages"))
     if positions is not None:
         limits.append((positions, "its table of positions"))
     most, limit = min(limits, default=(None, ""))
@@ -172,7 +179,7 @@ def _formats(entry: FuncOp, known: Mapping[str, FuncOp]) -> StepFormats:
     caches = {
         by_type.get(element_type(a))
         for a, role in zip(entry.args, roles, strict=True)
-        if role == "cache" and len(shape_of(a)) == 4
+        if role == "cache"
     }
     weights, group = None, StepFormats().group
     for op in (op for f in known.values() for op in f.body.block.ops):
@@ -181,6 +188,38 @@ def _formats(entry: FuncOp, known: Mapping[str, FuncOp]) -> StepFormats:
         elif isinstance(op, GroupQuantizedLinearOp):
             weights, group = "int4", shape_of(op.x)[-1] // shape_of(op.scale)[1]
     return StepFormats(weights, next(filter(None, caches), None), group)
+
+
+def _caches(entry: FuncOp, formats: StepFormats) -> list[tuple[int, ...]]:
+    """
+    Returns the shapes of the caches of keys and values: [batch, heads, tokens, width],
+    or for caches in pages [pools, heads, tokens of a sequence, width]. Of caches in 8
+    bits, these are the numbers without their scales.
+    """
+    found = list[tuple[int, ...]]()
+    narrow = None if formats.cache is None else EIGHT_BITS[formats.cache][0]
+    for argument, role in zip(entry.args, argument_roles(entry), strict=True):
+        shape = shape_of(argument)
+        if role != "cache" or narrow not in (None, element_type(argument)):
+            continue
+        if len(shape) == 4:
+            found.append(shape)
+        elif len(shape) == 5:
+            pools, _, heads, _, width = shape
+            found.append((pools, heads, _slots(entry) or 0, width))
+    return found
+
+
+def _pages(entry: FuncOp) -> tuple[int, int] | None:
+    """
+    Returns the pages of a pool of the cache, and the tokens of a page. Returns None for a
+    program without a cache in pages.
+    """
+    for argument, role in zip(entry.args, argument_roles(entry), strict=True):
+        if role == "cache" and len(shape_of(argument)) == 5:
+            _, pages, _, size, _ = shape_of(argument)
+            return pages, size
+    return None
 
 
 def _slots(entry: FuncOp) -> int | None:
@@ -206,6 +245,8 @@ def _latent(
     widths = {shape[3] for shape in caches}
     if not caches or heads == 1 or any(shape[1] != 1 for shape in caches):
         return None
+    if isinstance(facts.attention, PagedAttentionOp):
+        return None  # it reads keys and values, latents are expanded first
     query = shape_of(facts.attention.operands[0])
     if len(query) != 4 or shape_of(facts.attention.operands[1])[1] == 1:
         return None  # one head of keys and values for all queries
@@ -232,58 +273,79 @@ def _entry(known: Mapping[str, FuncOp], name: str) -> FuncOp:
     raise DistIRError(f"{name} has neither @main nor @decode; it is no decoder")
 
 
+def _executed(function: FuncOp, known: Mapping[str, FuncOp]) -> Iterator[Operation]:
+    """Yields the ops of a function and of those that it calls, in order of execution."""
+    for op in function.body.block.ops:
+        if isinstance(op, CallOp):
+            yield from _executed(known[op.callee.string_value()], known)
+        else:
+            yield op
+
+
 def _layers(function: FuncOp, known: Mapping[str, FuncOp]) -> Iterator[_Facts]:
     """
-    Yields the facts of each attention layer in order of execution, including layers in
-    called functions.
+    Yields the facts of each attention layer in order of execution. The boundaries of
+    called functions do not matter: a function may hold the end of one layer and the
+    start of the next one.
     """
-    ops = list(function.body.block.ops)
-    own = [i for i, op in enumerate(ops) if op.name == "onnx.Attention"]
-    if own:
-        for place, at in enumerate(own):
-            # A layer ends where the attention of the next one begins.
-            first = own[place - 1] + 1 if place else 0
-            last = own[place + 1] if place + 1 < len(own) else len(ops)
-            yield _facts(ops, first, at, last)
+    ops = list(_executed(function, known))
+    own = [i for i, op in enumerate(ops) if op.name in _ATTENTION]
+    if not own:
         return
-    for op in ops:
-        if isinstance(op, CallOp):
-            yield from _layers(known[op.callee.string_value()], known)
+    matrices = [each for i, op in enumerate(ops) for each in _matrices(op, i)]
+    # As many products are in front of the attention of each layer: its projections.
+    before = sum(m.at < own[0] for m in matrices)
+    for at, following in zip(own, [*own[1:], None], strict=True):
+        last = len(ops) if following is None else following
+        inside = [m for m in matrices if at < m.at < last]
+        if following is not None:
+            inside = inside[: len(inside) - before]
+        in_front = [m for m in matrices if m.at < at]
+        found = [*in_front[len(in_front) - before :], *inside]
+        yield _facts(ops[at + 1 : last], ops[at], at, found)
 
 
-def _facts(ops: Sequence[Operation], first: int, at: int, last: int) -> _Facts:
-    matrices, experts, choices = list[_Matrix](), list[tuple[int, ...]](), 0
-    for i in range(first, last):
-        op = ops[i]
-        if isinstance(op, QuantizedLinearOp | GroupQuantizedLinearOp):
-            inputs, outputs = shape_of(op.x)[-1], shape_of(op.y)[-1]
-            matrices.append(_Matrix(inputs, outputs, i))
-        elif op.name in ("onnx.MatMul", "onnx.Gemm"):
-            weight, is_turned = _weight(op.operands[1])
-            if weight is not None and len(shape_of(weight)) == 2:
-                a, b = shape_of(weight)
-                matrices.append(_Matrix(b, a, i) if is_turned else _Matrix(a, b, i))
-        elif op.name == "onnx.TopK":
+def _matrices(op: Operation, at: int) -> Iterator[_Matrix]:
+    """Yields the product of `op`, the op with index `at`, if it has a matrix."""
+    if isinstance(op, QuantizedLinearOp | GroupQuantizedLinearOp):
+        yield _Matrix(shape_of(op.x)[-1], shape_of(op.y)[-1], at)
+    elif op.name in ("onnx.MatMul", "onnx.Gemm"):
+        weight, is_turned = _weight(op.operands[1])
+        if weight is not None and len(shape_of(weight)) == 2:
+            a, b = shape_of(weight)
+            yield _Matrix(b, a, at) if is_turned else _Matrix(a, b, at)
+
+
+def _facts(
+    after: Sequence[Operation],
+    attention: Operation,
+    at: int,
+    matrices: Sequence[_Matrix],
+) -> _Facts:
+    """
+    Returns the facts of the layer whose op of attention is `attention`, with index `at`.
+    `after` are the ops up to the next layer's attention, `matrices` the layer's products.
+    """
+    experts, choices = list[tuple[int, ...]](), 0
+    for op in after:
+        if op.name == "onnx.TopK":
             choices = shape_of(op.results[0])[-1]
+        if op.name in _VIEWS:
+            continue
         for operand in op.operands:
-            weight, _ = _weight(operand)
-            if weight is not None and len(shape_of(weight)) == 3:
-                experts.append(shape_of(weight))
-    return _Facts(ops[at], at, matrices, experts, choices)
+            if _weight(operand)[0] is not None and len(shape_of(operand)) == 3:
+                experts.append(shape_of(operand))
+    return _Facts(attention, at, matrices, experts, choices)
 
 
 def _weight(value: SSAValue) -> tuple[BlockArgument | None, bool]:
     """
-    Returns the parameter behind `value`, through transposes and identities, and whether
-    it is transposed. Returns None and False if `value` is not computed from a parameter
-    in this way.
+    Returns the parameter behind `value`, through transposes, identities and conversions
+    of quantised weights, and whether it is transposed. Returns None and False if `value`
+    is not computed from a parameter in this way.
     """
     is_turned = False
-    while isinstance(value.owner, Operation) and value.owner.name in (
-        "onnx.Transpose",
-        "onnx.Identity",
-        DequantizeRowsOp.name,
-    ):
+    while isinstance(value.owner, Operation) and value.owner.name in _VIEWS:
         is_turned ^= value.owner.name == "onnx.Transpose"
         value = value.owner.operands[0]
     if not isinstance(value, BlockArgument) or not isinstance(value.type, TensorType):
@@ -301,6 +363,8 @@ def _heads(op: Operation) -> tuple[int, int, int]:
     value head.
     """
     q, k, v = (shape_of(value) for value in op.operands[:3])
+    if isinstance(op, PagedAttentionOp):
+        return q[1], op.sizes.heads, v[4]
     if len(q) == 4:
         return q[1], k[1], v[3]
     properties = {**op.properties, **op.attributes}
@@ -325,7 +389,7 @@ def _inside(facts: _Facts, d_model: int) -> tuple[int, bool]:
         return 0, False
     inside = down[-1].inputs
     # Both matrices of a gated MLP, or one that holds both.
-    return inside, up.count(inside) > 1 or max(up) == 2 * inside
+    return inside, up.count(inside) > 1 or 2 * inside in up
 
 
 def _expert_width(shapes: Sequence[tuple[int, ...]], d_model: int) -> tuple[int, bool]:

@@ -121,8 +121,8 @@ class ServiceOptions:
     weights_dtype: str | None = same_option(
         ServingOptions,
         "weights_dtype",
-        help="price the matrices of layers in 8 or 4 bits, those of experts in 8 (default: "
-        "the type that they have in the program)",
+        help="price the matrices of layers in 8 or 4 bits (default: the type that they have "
+        "in the program)",
     )
     cache_dtype: str | None = same_option(
         ServingOptions,

@@ -249,7 +249,8 @@ class ServiceSearch:
         except DistIRError as error:
             self.refused.append(Refused(shape, " ".join(str(error).split())))
             return None
-        tokens = memory.cache_tokens(self.options.memory_share)
+        page = self.programs.sizes.page
+        tokens = memory.cache_tokens(self.options.memory_share) // page * page
         admission: Admission = (
             "reserve" if self.options.admission == "reserve" else "preempt"
         )
@@ -262,6 +263,7 @@ class ServiceSearch:
             admission,
             sizes.window,
             sizes.window_layers / sizes.layers,
+            sizes.page,
         )
         if tokens < limits.room(self.longest):
             self.refused.append(

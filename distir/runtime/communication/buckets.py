@@ -2,7 +2,7 @@
 Collectives of several tensors of one element type in one message.
 
 A message is a flat tensor in which these tensors lie one after the other. Results that
-are contiguous in the flat result are views of it.
+are contiguous in the flat result are views of the flat result.
 """
 
 import torch
@@ -14,8 +14,9 @@ from .collectives import Arriving, _packed, join, split
 
 def _flat(tensors, bucket):
     """
-    Returns the flat tensor of a message. Its memory is `bucket`, in which some of the
-    tensors may already be in place, or new memory if `bucket` is None.
+    Returns the flat tensor of a message. The tensor lies in the memory `bucket`, where
+    some of the message's tensors may already be in place, or in new memory if `bucket`
+    is None.
     """
     if bucket is None:
         return torch.cat([x.reshape(-1) for x in tensors])
@@ -42,7 +43,8 @@ def _fill(rows, parts):
 def _write(whole, parts, dims):
     """
     Writes each process's parts of several tensors to their places in the tensors
-    `whole`. `dims` gives, for each tensor, the split dimension and its run length.
+    `whole`. `dims` gives, for each tensor, the split dimension and the length of its
+    runs (see `collectives`).
     """
     places, pieces = [], []
     for x, own, (dim, run) in zip(whole, zip(*parts, strict=True), dims, strict=True):
@@ -56,7 +58,8 @@ def _write(whole, parts, dims):
 
 def _pieces(flat, shapes):
     """
-    Returns the tensors with `shapes` that lie one after the other in tensor `flat`.
+    Returns the tensors of shapes `shapes` that lie one after the other in tensor
+    `flat`.
     """
     pieces = flat.split([shape.numel() for shape in shapes])
     return [piece.view(s) for piece, s in zip(pieces, shapes, strict=True)]
@@ -65,16 +68,19 @@ def _pieces(flat, shapes):
 def _shared(handle, finish, count, read=None):
     """
     Returns `count` tensors in flight that arrive in one message. The first wait for one
-    of them calls `finish`, which makes all of them, and then releases `finish`.
+    of them calls `finish`, which makes all of them, and then releases `finish` and
+    `read`, the memory from which the message is sent.
     """
-    making, arrived = [finish], {}
+    making, arrived = [(handle, finish, read)], {}
 
     def part(i):
-        if making:
-            arrived.update(enumerate(making.pop()()))
+        if making:  # the message is waited for once, not once for each tensor
+            handle, finish, _ = making.pop()
+            handle.wait()
+            arrived.update(enumerate(finish()))
         return arrived.pop(i)
 
-    return [Arriving([handle], lambda i=i: part(i), read) for i in range(count)]
+    return [Arriving([], lambda i=i: part(i)) for i in range(count)]
 
 
 def _alone(tensors):
@@ -97,7 +103,8 @@ def start_all_reduce(tensors, group, reduction, bucket=None):
 def start_reduce_scatter(tensors, group, dims, reduction):
     """
     Starts to reduce and scatter tensors, and returns the tensors in flight. `dims`
-    gives, for each tensor, the scattered dimension and its run length.
+    gives, for each tensor, the scattered dimension and the length of its runs (see
+    `collectives`).
     """
     if group.size == 1:
         return _alone(tensors)
@@ -124,8 +131,8 @@ def start_reduce_scatter(tensors, group, dims, reduction):
 def start_all_gather(tensors, group, dims, into=None):
     """
     Starts to gather tensors, and returns the tensors in flight. `dims` gives, for each
-    tensor, the gathered dimension and its run length. If `into` is given, the results
-    are written to these tensors.
+    tensor, the gathered dimension and the length of its runs (see `collectives`). If
+    `into` is given, the results are written to these tensors.
     """
     if group.size == 1 and into is None:
         return _alone(tensors)

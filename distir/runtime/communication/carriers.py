@@ -2,9 +2,9 @@
 The element types in which processes send tensors to be reduced.
 
 Backends cannot add or compare every type: gloo and NCCL have no 16-bit integers, and no
-unsigned integers other than bytes. Their maximum may drop a NaN, which PyTorch keeps.
-Therefore a tensor is converted to a carrier: a tensor of another type, whose reduction
-can be converted back to the reduction of the tensor.
+unsigned integers other than bytes. The maximum of a backend may drop a NaN, while
+PyTorch's maximum keeps it. Therefore a tensor is converted to a carrier: a tensor of
+another type, whose reduction can be converted back to the reduction of the tensor.
 """
 
 import torch

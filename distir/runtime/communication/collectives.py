@@ -70,9 +70,9 @@ def _unpacked(packed, dtype, shape):
 
 def split(x, count, dim, run=None, blocks=1):
     """
-    Returns the `count` shards of dimension `dim`. With `blocks`, the dimension consists
-    of so many equal blocks, and each block is split by itself; the shards of the first
-    block come first.
+    Returns the `count` shards of dimension `dim`. The dimension consists of `blocks`
+    equal blocks, and each block is split into `count // blocks` shards; the shards of
+    the first block come first.
     """
     if blocks > 1:
         own = count // blocks
@@ -197,7 +197,7 @@ def start_all_to_all(
 ):
     """
     Starts to split dimension `split_dim` of a tensor and to gather dimension `dim`.
-    Returns the tensor in flight.
+    Runs and blocks of both dimensions are as in `split`. Returns the tensor in flight.
     """
     if group.size == 1:
         return Arriving([], lambda: x)

@@ -116,7 +116,8 @@ def places(shape, splits, block):
 def held(spec, mesh, rank):
     """
     Returns a rank's part of a flattened tensor: the start and end of its range in each
-    block, and the indices of its blocks, in the order of its columns.
+    block, and the indices of its blocks, in the order in which the rank holds the
+    blocks.
     """
     length, splits = spec.flattened
     place = {} if mesh is None else mesh.coordinates()[mesh.ranks.index(rank)]

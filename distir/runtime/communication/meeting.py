@@ -65,7 +65,8 @@ def agreed_prefix(store, rank, size, limit):
 def _offered(store, drawn, size, end):
     """
     Returns the prefix to which all ranks have agreed. Only rank 0 calls this. `drawn`
-    is its random number, `size` the number of ranks, and `end` the latest time.
+    is the random number of rank 0, `size` the number of ranks, and `end` the latest
+    time.
     """
     names = [f"distir/rank/{rank}" for rank in range(size)]
     while True:

@@ -1,9 +1,10 @@
 """
-All-to-all of rows of experts, whose numbers are known only when the program runs.
+All-to-all of the rows of experts. The number of rows for each process is known only
+when the program runs.
 
-Rows are `[shards, groups, places]`, and each has the index of its expert, or -1 for an
-empty row. Processes do not send or receive empty rows. A process waits for its device
-to count the rows.
+Rows are `[shards, groups, places]`, as in `experts`. Each row has the index of its
+expert, or -1 if the row is empty. Processes do not send or receive empty rows. A
+process waits for its device to count the rows.
 """
 
 import torch
@@ -28,9 +29,9 @@ def ragged_all_to_all(
     split_blocks=1,
 ):
     """
-    Splits dimension `split_dim` of `x` and gathers dimension `dim`. `rows` has -1 for
-    the empty rows of `x`, and `arriving` for the empty rows of the result, which are
-    zero.
+    Splits dimension `split_dim` of `x` and gathers dimension `dim`. `rows` is -1 for
+    each empty row of `x`, and `arriving` is -1 for each empty row of the result. The
+    empty rows of the result are zero.
     """
     if group.size == 1:
         return x
@@ -55,8 +56,8 @@ def start_ragged_all_to_all(
     split_blocks=1,
 ):
     """
-    Starts a `ragged_all_to_all`. The rows are counted at once, and travel while the
-    device goes on.
+    Starts a `ragged_all_to_all`. The rows are counted before this function returns, and
+    are sent while the device computes.
     """
     if group.size == 1:
         return Arriving([], lambda: x)
@@ -71,8 +72,8 @@ def _members(
     rows, arriving, group, dim, split_dim, run, split_run, blocks, split_blocks
 ):
     """
-    Returns, for each member of the group, the indices of the rows that may go there,
-    and of those that may come from there.
+    Returns, for each member of the group, the indices of the rows that this process may
+    send to the member, and of the rows that it may receive from the member.
     """
     return [
         torch.stack(group.by_number([part.reshape(-1) for part in parts]))
@@ -127,7 +128,8 @@ def _begun(x, rows, arriving, leaving, arriving_from, group, is_asynchronous):
 def _exchange(x, rows, arriving, leaving, arriving_from, name):
     """
     Sends to each member its rows in `leaving`, and puts the rows from each member at
-    `arriving_from`. Returns the tensor of all rows.
+    `arriving_from`. Returns the tensor of all rows. `name` is the name of the process
+    group.
     """
     group = _resolve_process_group(name)
     _, finish, _ = _begun(x, rows, arriving, leaving, arriving_from, group, False)

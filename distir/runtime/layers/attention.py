@@ -20,7 +20,9 @@ def scaled_dot_product_attention(query, key, value, mask=None, **options):
 
 
 def with_causal(mask, queries, keys):
-    """Returns `mask` with all keys hidden that come after the query's position."""
+    """
+    Returns `mask`, changed so that it also hides the keys after each query's position.
+    """
     seen = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
     if mask.dtype == torch.bool:
         return mask & seen
@@ -175,9 +177,9 @@ def linear_attention(
 def causal_convolution(x, weight, bias, past, silu=False):
     """
     Convolves each channel of `x` along time, from earlier steps to later ones. `past`
-    holds the steps before the first. Returns two tensors: the convolution, with SiLU
-    applied if `silu`, and the last steps of the input, which are `past` for the next
-    call.
+    holds the steps before the first step of `x`. Returns two tensors: the convolution,
+    with SiLU applied if `silu`, and the last steps of the input, which are `past` for
+    the next call.
     """
     width = weight.shape[2]
     if past is None:

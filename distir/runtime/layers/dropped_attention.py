@@ -2,8 +2,9 @@
 Attention in training with dropout of the probabilities.
 
 PyTorch has no kernel that draws random numbers by position, so attention is computed in
-several steps. To save memory, these run for one sample after another. On GPUs, where
-small kernels are slow, they run for several samples at once, up to `_AT_ONCE` scores.
+several steps. To save memory, these steps run for one sample after another. On GPUs,
+where small kernels are slow, the steps run for several samples at once, up to
+`_AT_ONCE` scores.
 """
 
 import math

@@ -2,8 +2,9 @@
 Mixtures of experts: moves tokens to the rows of their experts and back, and multiplies
 rows by the matrices of their experts.
 
-Rows are `[shards, groups, places]`. No function of this module makes the host wait for
-the device to count rows.
+Rows are `[shards, groups, places]`: each group of tokens has `places` rows in each
+shard of the experts. No function of this module makes the host wait for the device to
+count rows.
 """
 
 import torch
@@ -13,11 +14,12 @@ _library = torch.library.Library("distir_experts", "FRAGMENT")
 
 def expert_places(ids, experts, capacity, shards, places):
     """
-    Returns the slot of every choice in `ids` [groups, tokens, choices], and the expert
-    of every row, as an index within the row's shard. Slots of dropped choices and
-    experts of empty rows are -1. Each group sends at most `capacity` tokens to an
-    expert and at most `places` rows to a shard; the tokens' first choices come before
-    their second choices.
+    Returns the slot of every choice in `ids` [groups, tokens, choices] (the shard of
+    the row times `places`, plus the row's place in the shard), and the expert of every
+    row, as an index within the row's shard. Slots of dropped choices and experts of
+    empty rows are -1. Each group sends at most `capacity` tokens to an expert and at
+    most `places` rows to a shard; the tokens' first choices come before their second
+    choices.
     """
     groups, tokens, choices = ids.shape
     per_group = tokens * choices

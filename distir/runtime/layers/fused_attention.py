@@ -76,9 +76,9 @@ def placed_attention_grad(
 
 def merge_attention(out, sums, other, other_sums):
     """
-    Merges attention over some keys (`out`, `sums`) with attention over all other keys
-    (`other`, `other_sums`). Returns the output and the logarithms of the sums of
-    exponentials over all keys.
+    Merges attention over a part of the keys (`out`, `sums`) with attention over the
+    remaining keys (`other`, `other_sums`). Returns the output and the logarithms of the
+    sums of exponentials over all keys.
     """
     total = torch.logaddexp(sums, other_sums)
     known = total.masked_fill(total == -torch.inf, 0)
@@ -97,8 +97,8 @@ def merge_attention(out, sums, other, other_sums):
 def _kernel_of_shapes(query, key, dtype, device, has_mask, is_causal):
     """
     Returns the result of `_kernel_of` for tensors with the shapes of `query` and `key`:
-    the name of a CUDA kernel, or an empty text. `torch.compile` calls the function once
-    and keeps the result, because it cannot trace the call.
+    the name of a CUDA kernel, or an empty string. `torch.compile` calls the function
+    once and keeps the result, because it cannot trace the call.
     """
     row = torch.empty(query[3], dtype=dtype, device=device)
     mask = row[0].expand(query[2], key[2]) if has_mask else None
@@ -110,7 +110,7 @@ def _kernel_of_shapes(query, key, dtype, device, has_mask, is_causal):
 def _kernel_of(query, key, value, mask, is_causal):
     """
     Returns the name of the CUDA kernel that supports the tensors, "flash" or
-    "efficient", or an empty text if there is none.
+    "efficient", or an empty string if there is none.
     """
     # PyTorch's own choice may be a third kernel (cuDNN's).
     known = torch.backends.cuda
@@ -219,8 +219,8 @@ class Attention:
 
     def _kernel(self):
         """
-        Returns the name of PyTorch's kernel that supports the tensors, or an empty text
-        if there is none.
+        Returns the name of PyTorch's kernel that supports the tensors, or an empty
+        string if there is none.
         """
         if self.softcap is not None or self.query.shape[3] != self.value.shape[3]:
             return ""
@@ -378,8 +378,8 @@ class Attention:
 
     def _scores(self):
         """
-        Returns two tensors of scores: after scaling and soft cap, and also after the
-        mask.
+        Returns two tensors of scores: without and with the mask, both after scaling and
+        soft cap.
         """
         scores = self._product(self.query, self.repeated(self.key).transpose(2, 3))
         scores = scores * self.scale

@@ -52,8 +52,8 @@ class _Layer:
 
     def forward(self, step, states):
         """
-        Runs all steps from the initial `states`. Returns the steps, and the state that
-        each step gathered.
+        Runs all steps from the initial `states`. Returns the finished steps, and for
+        each step the state of all features that it gathered.
         """
         steps, gathered, turned = [], [], self.r.transpose(1, 2)
         for left in self.left:

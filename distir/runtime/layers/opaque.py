@@ -34,8 +34,8 @@ def _function(name):
 def _generator(key, drawn, device):
     """
     A context manager in which `key`, a pair of integers, and the integer tensors in
-    `drawn` determine all random numbers. It restores PyTorch's generators afterwards.
-    If `key` is None, it does nothing.
+    `drawn` determine all random numbers. Restores PyTorch's generators afterwards. Has
+    no effect if `key` is None.
     """
     if key is None:
         return torch.random.fork_rng(enabled=False)
@@ -64,8 +64,8 @@ class _Seeded:
 
 def _handle(name, group):
     """
-    Returns PyTorch's process group for `group`, or None if there is no group or it has
-    only one process. Raises ProgramError if the ranks of the group are not in ascending
+    Returns PyTorch's process group for `group`, or None if `group` is None or has only
+    one process. Raises ProgramError if the ranks of the group are not in ascending
     order.
     """
     if group is None or group.size == 1:
@@ -83,7 +83,8 @@ def call(name, types, inputs, how, key=None, drawn=(), group=None):
     Returns the results of the module `name`. `inputs` are this process's parts of its
     arguments, parameters and buffers. `how` are keyword arguments of its function.
     `key` and `drawn` determine its random numbers. Raises ProgramError if the module is
-    not available, or unless the results have the shapes and element types in `types`.
+    not available, or if the results do not have the shapes and element types in
+    `types`.
     """
     function = _function(name)
     with _generator(key, drawn, inputs[0].device):

@@ -1,14 +1,14 @@
 """
 Caches in pages. `pool` is (pools, pages, heads, page size, width), and `table` (batch,
-columns) has the pages of each sequence; a negative entry is no page. Sequences are
-divided over the pools evenly and in order.
+columns) has the pages of each sequence; a negative entry stands for no page. Sequences
+are divided over the pools evenly and in order.
 """
 
 import torch
 
 
 def _pools(pool, table):
-    """Returns the pool of each sequence, (batch, 1)."""
+    """Returns the index of the pool of each sequence, as (batch, 1)."""
     count = max(table.shape[0] // pool.shape[0], 1)
     places = torch.arange(table.shape[0], device=table.device)
     return places.div(count, rounding_mode="floor").unsqueeze(1)
@@ -29,10 +29,15 @@ def read(pool, table):
 def write(pool, new, table, first, in_place=False):
     """
     Returns `pool` with the tokens `new` (batch, heads, tokens, width) written to the
-    pages of their sequences. The first of each sequence's new tokens is its token
-    number `first`. With `in_place`, `pool` itself is overwritten. Tokens with a
-    negative number or without a page are left out.
+    pages of their sequences. `first` is, for each sequence, the number of its first new
+    token. With `in_place`, `pool` itself is overwritten. Tokens with a negative number
+    or without a page are left out. `pool` and `new` may both lack the dimension of
+    widths.
     """
+    if pool.dtype.is_floating_point and pool.dtype.itemsize == 1:
+        # Not all kernels of PyTorch take floats of 8 bits, but their bytes.
+        own, rows = pool.view(torch.uint8), new.view(torch.uint8)
+        return write(own, rows, table, first, in_place).view(pool.dtype)
     size, tokens = pool.shape[3], new.shape[2]
     places = first.unsqueeze(1) + torch.arange(tokens, device=new.device)
     columns = places.div(size, rounding_mode="floor")

@@ -99,7 +99,7 @@ def _kernel(kind, x, w, r, b, states, direction, batch_first):
 def _gradients(run, operands, gradients):
     """
     Returns the gradients of `operands`, given `gradients`, the gradients of the results
-    of `run`. It calls `run` again, and lets PyTorch differentiate it.
+    of `run`. The function calls `run` again, and lets PyTorch differentiate this call.
     """
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [tensor.detach().clone().requires_grad_() for tensor in operands]

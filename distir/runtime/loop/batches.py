@@ -129,7 +129,8 @@ class BatchPart:
         """
         Returns this process's arguments of a batch, by name. `values` are the whole
         batch if `whole`, else this process's part of it. `source` names the data in
-        messages. Raises ProgramError if a shape or kind of type differs.
+        messages. Raises ProgramError if the shape or the kind of type of a value is not
+        that of its argument.
         """
         axes = {} if whole else self.axes
         found = {}
@@ -149,7 +150,7 @@ class BatchPart:
         """
         Returns the tensors of a batch by argument name. A batch is a dictionary, or a
         sequence in the order of the arguments. Raises ProgramError if the names or the
-        number of tensors differ.
+        number of the tensors do not match the arguments.
         """
         names = [spec.name for spec in self.specs]
         if isinstance(batch, dict):
@@ -197,8 +198,8 @@ class Arrays:
     """
     Batches from arrays by name. An array is one of these: a single batch for all steps;
     batches along an additional first dimension; or samples along the first dimension,
-    more than a batch needs. The first batch follows the last one. Memory-mapped arrays
-    stay on the disk, except for this process's parts.
+    more than a batch needs. After the last batch, the first batch follows again.
+    Memory-mapped arrays stay on the disk, except for this process's parts.
     """
 
     is_endless = True

@@ -28,6 +28,7 @@ def check(prompts, max_new_tokens, programs):
     length = _input(programs.prefill, "tokens").shape[1]
     limit = _input(programs.decode, "positions").limit
     start = _input(programs.decode, "tokens").start
+    (logits,) = (spec for spec in programs.decode.RESULTS if not spec.updates)
     if max_new_tokens < 1:
         raise runtime.ProgramError(
             f"{max_new_tokens} new tokens are asked for; give at least 1"
@@ -41,6 +42,12 @@ def check(prompts, max_new_tokens, programs):
         if not is_list or not all(type(t) is int and t >= 0 for t in prompt):
             raise runtime.ProgramError(
                 f"prompt {number} is {str(prompt)[:60]}, but a prompt is a list of token ids"
+            )
+        # Parts of an embedding would take the row of another device to be zero.
+        if max(prompt) >= logits.shape[-1]:
+            raise runtime.ProgramError(
+                f"prompt {number} has the token {max(prompt)}, but the model's tokens are "
+                f"0 to {logits.shape[-1] - 1}; use the tokenizer of this model"
             )
         # In an encoder-decoder the start token takes a slot, and the prompt none.
         held = len(prompt) if start is None else 1

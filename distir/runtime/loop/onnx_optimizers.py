@@ -1,6 +1,6 @@
 """
 Optimizer steps of ONNX. Each function takes the learning rate, the number of finished
-steps and, for each parameter, its value, gradient and states. It returns all new
+steps and, for each parameter, its value, gradient and states. The results are all new
 values, then all new states of each kind.
 """
 

@@ -57,9 +57,9 @@ def scalar(number, tensor):
 
 def _together(parameters, gradients):
     """
-    Yields slices of the parameters that one kernel call updates. If all gradients have
-    their parameter's type there is one slice; otherwise slices are limited in size,
-    because gradients are converted.
+    Yields slices of the list of parameters; one kernel call updates each slice. If all
+    gradients have their parameter's type there is one slice; otherwise slices are
+    limited in size, because gradients are converted.
     """
     first = size = 0
     for i, (g, p) in enumerate(zip(gradients, parameters, strict=True)):

@@ -164,7 +164,7 @@ class _Training:
     def next_of(self, given, data):
         """
         Returns the next batch of iterator `given`. Returns None on all processes if the
-        data ends on one.
+        data ends on one process.
         """
         takes = bool(data.part.takes)
         batch = next(given, None) if takes else {}
@@ -281,8 +281,8 @@ class _Training:
 
     def _tell_of_new_parameters(self, checkpoint):
         """
-        Reports parameters that are drawn at random because the given weights contain
-        only other parameters. A checkpoint has all parameters.
+        Reports parameters that are drawn at random because the given weights do not
+        contain them. A checkpoint has all parameters.
         """
         parameters = [s for s in self.program.ARGUMENTS if s.role == "parameter"]
         new = [
@@ -298,8 +298,8 @@ class _Training:
 
     def _checkpoint(self):
         """
-        Returns the checkpoint to continue from, or None. Raises ProgramError if the
-        folder has checkpoints and the training does not resume.
+        Returns the checkpoint to continue from, or None for a new training. Raises
+        ProgramError if the folder has checkpoints and the training does not resume.
         """
         options = self.options
         if not options.folder:
@@ -352,7 +352,7 @@ class _Training:
 
     def _final_weights(self):
         """
-        Returns the whole parameters on rank 0, and the other weights that the steps
+        Returns, on rank 0, the whole parameters and all other weights that the steps
         update, such as running statistics.
         """
         runtime.report("gathering parameters")
@@ -381,8 +381,8 @@ class _Evaluation:
 
     def run(self):
         """
-        Returns the means, over the batches of the data, of all results that are
-        numbers, on rank 0. Raises ProgramError if the data has no batch.
+        Returns, on rank 0, the means over all batches of the results that are numbers.
+        Raises ProgramError if the data has no batch.
         """
         training, total, count = self.training, {}, 0
         own = self.program.RANKS[training.rank].program

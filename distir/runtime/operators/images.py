@@ -57,8 +57,8 @@ def _resize_axis(
     outside,
 ):
     """
-    Returns `x` with `count` elements along `axis`, which are `1 / scale` input elements
-    apart.
+    Returns `x` resampled to `count` elements along `axis`. The new elements are `1 /
+    scale` input elements apart.
     """
     size = x.shape[axis]
     at = _positions(count, size, scale, place, *span)
@@ -125,8 +125,8 @@ def resize(x, roi, scales, sizes, policy, axes, **options):
 def resize_grad(dy, shape, scales, **options):
     """
     Returns the gradient of `resize` for an input of shape `shape`, with one scale for
-    each axis. It gets the weight of each input element in each output element by
-    resizing unit vectors.
+    each axis. Resizing unit vectors gives the weight of each input element in each
+    output element.
     """
     out = dy.to(torch.float64)
     for axis, (size, scale) in enumerate(zip(shape, scales, strict=True)):
@@ -185,8 +185,8 @@ def non_max_suppression(boxes, scores, count, overlap, least_score, centers):
 def _bilinear(image, y, x, edge):
     """
     Returns the four weighted neighbours of each point (`y`, `x`) in `image` [channels,
-    height, width], whose sum is the sample. Points outside count as 0. With `edge`,
-    points up to one element outside count as the edge.
+    height, width], whose sum is the sample. Points outside of the image count as 0.
+    With `edge`, points up to one element outside count as the edge.
     """
     height, width = image.shape[-2:]
     valid = torch.ones_like(y, dtype=torch.bool)

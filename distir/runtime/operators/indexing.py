@@ -64,8 +64,9 @@ def scatter_nd(x, indices, updates, reduction="none"):
 def tensor_scatter(x, update, places, axis, mode="linear", in_place=False):
     """
     Returns `x` with one block per batch entry overwritten by `update` along `axis`.
-    `places` are the start positions of the blocks; None stands for 0. Positions wrap
-    around in mode "circular". With `in_place`, the block is written into `x` itself.
+    `places` are the start positions of the blocks; if `places` is None, all blocks
+    start at 0. Positions wrap around in mode "circular". With `in_place`, the block is
+    written into `x` itself.
     """
     axis = axis % x.dim()
     slots = torch.arange(update.shape[axis], device=update.device)
@@ -126,7 +127,8 @@ def unique(x, axis=None, ordered=True):
     Returns four tensors: the unique slices along `axis`, the first position of each
     unique slice, the index of the unique slice for each original slice, and the number
     of occurrences of each unique slice. Unique slices are sorted if `ordered`, else in
-    the order of their first positions. If `axis` is None, elements are compared.
+    the order of their first positions. If `axis` is None, the elements of `x` take the
+    place of the slices.
     """
     if axis is None:
         found, inverse, counts = torch.unique(

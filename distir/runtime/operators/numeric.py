@@ -124,8 +124,9 @@ def _to_exponent(x, saturate, round_mode):
 
 def cumulative(function, x, axis, exclusive, reverse):
     """
-    Returns the cumulative sum or product along `axis`. With `reverse`, it starts at the
-    end; with `exclusive`, each result leaves out the element at its own position.
+    Returns the cumulative sum or product along `axis`. With `reverse`, the sum or
+    product starts at the end; with `exclusive`, each result leaves out the element at
+    its own position.
     """
     if reverse:
         x = x.flip(axis)

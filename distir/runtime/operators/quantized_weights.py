@@ -15,10 +15,18 @@ def quantized_linear(x, weight, scale):
 def group_quantized_linear(x, weight, scale, zero):
     """
     Returns `x` times the transposed weights. `weight` packs two weights of 4 bits into
-    each byte. Each group of weights has a scale and a zero point: a weight is `(q -
-    zero) * scale`.
+    each byte. Each group of weights has a scale and a zero point.
     """
-    pairs = torch.stack((weight & 15, weight >> 4), dim=-1)
-    groups = pairs.reshape(*scale.shape, -1).to(x.dtype)
-    values = (groups - zero[..., None].to(x.dtype)) * scale[..., None]
-    return F.linear(x, values.reshape(weight.shape[0], -1))
+    return F.linear(x, dequantize_groups(weight, scale, zero).to(x.dtype))
+
+
+def dequantize_groups(quantized, scale, zero):
+    """
+    Returns the numbers that weights of 4 bits stand for, in the type of `scale`.
+    `quantized` packs two weights into each byte. Each group of weights has a scale and
+    a zero point: a weight q stands for `(q - zero) * scale`.
+    """
+    pairs = torch.stack((quantized & 15, quantized >> 4), dim=-1)
+    groups = pairs.reshape(*scale.shape, -1).to(scale.dtype)
+    values = (groups - zero[..., None].to(scale.dtype)) * scale[..., None]
+    return values.flatten(-2)

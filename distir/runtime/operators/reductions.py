@@ -19,9 +19,9 @@ def _ordered(x):
 
 def reduce(kind, x, axes, keep, noop=False):
     """
-    Returns the ONNX reduction `kind` over `axes`. Without axes, it reduces all
-    dimensions, or none if `noop`. Empty sets are allowed if the reduction has a neutral
-    element.
+    Returns the ONNX reduction `kind` over `axes`. Without axes, all dimensions are
+    reduced, or none if `noop`. A reduction over no elements is allowed if the reduction
+    has a neutral element.
     """
     dtype = x.dtype
     if kind in ("ReduceMax", "ReduceMin"):
@@ -102,8 +102,8 @@ def _extreme(x, axes, keep, largest, dtype):
 
 def arg_extreme(function, x, axis, keep, last):
     """
-    Returns the position of the extreme along `axis`. Among equal values, it is the last
-    position if `last`, else the first. `function` is argmax or argmin.
+    Returns the position of the extreme along `axis`. Among equal values, the last
+    position counts if `last`, else the first. `function` is argmax or argmin.
     """
     x = _ordered(x)
     if not last:

@@ -10,7 +10,10 @@ from ..communication import collectives, flattening
 
 
 class Strided(NamedTuple):
-    """The offset of a box in a flat part, and the strides of the box there."""
+    """
+    The position of a box in a flattened part: the offset of its first element, and its
+    strides.
+    """
 
     offset: int
     strides: tuple

@@ -3,8 +3,8 @@ Checkpoints in the format of torch.distributed.checkpoint (DCP).
 
 A checkpoint is a folder `step-<number>` that DCP can read. Parameters, and buffers of
 modules, are under `model`, and optimizer states under `state`. Each tensor is whole and
-has its own name. If several processes have the same part, the first one writes it, in
-the background. `manifest.json` has the size and SHA-256 of every file.
+has its own name. If several processes have the same part, the first of these processes
+writes it, in the background. `manifest.json` has the size and SHA-256 of every file.
 
 The folder is written under a hidden name, flushed to the disk, and then renamed. A
 folder with the final name is thus always complete. The previous checkpoint is kept. All
@@ -185,10 +185,10 @@ class Saver:
 
     def save(self, step, held):
         """
-        Starts to write the checkpoint of step `step`. `held` are arguments with this
-        process's parts, which are copied first. When the checkpoint is complete,
-        removes all older checkpoints except the previous one. Raises CheckpointError if
-        the previous checkpoint could not be written.
+        Starts to write the checkpoint of step `step`. `held` has arguments with this
+        process's parts of them; the parts are copied first. When the checkpoint is
+        complete, removes all older checkpoints except the previous one. Raises
+        CheckpointError if the previous checkpoint could not be written.
         """
         self.finish()
         parts = {"model": {}, "state": {}}
@@ -204,8 +204,8 @@ class Saver:
 
     def finish(self):
         """
-        Waits until the last checkpoint is complete. Raises CheckpointError if the
-        checkpoint could not be written.
+        Waits until the checkpoint that was started last is complete. Raises
+        CheckpointError if the checkpoint could not be written.
         """
         if self.thread is not None:
             self.thread.join()

@@ -2,10 +2,11 @@
 A lock on a folder of checkpoints, which keeps two trainings from removing each other's
 files.
 
-The lock is an operating system lock on a file in the folder. It ends when its process
-ends, for any reason. It also works between hosts if the file system's locks do (NFS,
-Lustre with `flock`, GPFS, CephFS). The file names the process and its host. On a file
-system without locks, this text alone decides.
+The lock is an operating system lock on a file in the folder. The lock ends when its
+process ends, for any reason. It also works between hosts if the file system's locks do
+(NFS, Lustre with `flock`, GPFS, CephFS). The file names the process and its host. On a
+file system without locks, only the content of the file shows whether the folder is
+locked.
 """
 
 import json
@@ -84,8 +85,8 @@ class FolderLock:
 
     def release(self):
         """
-        Releases the lock and removes its file. If the lock created the folder, and the
-        folder is empty, it removes the folder too.
+        Releases the lock and removes its file. Also removes the folder if the lock
+        created it and it is empty.
         """
         handle, self._handle = self._handle, None
         if handle is None:
@@ -113,7 +114,7 @@ def _is_at(handle, path):
 
 def _holder(handle):
     """
-    Returns the host and the process id in a lock file, or two empty texts if the file
+    Returns the host and the process id in a lock file, or two empty strings if the file
     names no process.
     """
     try:

@@ -91,7 +91,7 @@ class CheckpointError(runtime.ProgramError):
 class Reader(dcp.FileSystemReader):
     """
     Reads a checkpoint. The metadata is read once for all tensors. `files`, if given,
-    lists the verified files, and only these are read.
+    lists the verified files; no other file is read.
     """
 
     def __init__(self, path, files=None):
@@ -113,7 +113,7 @@ def read_metadata(path, files=None):
     """
     Returns the metadata of the checkpoint in folder `path`. Raises CheckpointError
     unless all tensors are complete and stored in files of the folder. If `files` is
-    given, these must be in `files`.
+    given, all these files must be in `files`.
     """
     path = Path(path)
     try:
@@ -134,8 +134,8 @@ def read_metadata(path, files=None):
 def regular_file(folder, name):
     """
     Returns the path of file `name` in `folder`. Raises ValueError if the name leads out
-    of the folder, also by a link, or if the file is not a regular file, but, for
-    example, a device or pipe. Raises OSError if there is no such file.
+    of the folder, also by a link, or if the file is not a regular file (for example, a
+    device or a pipe). Raises OSError if there is no such file.
     """
     text = name if isinstance(name, str) else ""
     if not text or "\0" in text or "\\" in text:
@@ -297,7 +297,7 @@ def _check_complete(name, about, places):
 def _check_files(path, places, files):
     """
     Raises ValueError unless all stored tensors are inside of files of the folder. If
-    `files` is given, these must be in `files`.
+    `files` is given, all these files must be in `files`.
     """
     lengths = {}
     for place in places.values():

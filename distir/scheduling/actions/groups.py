@@ -71,8 +71,8 @@ def _within(scope: str, run: ScheduleRun) -> Sequence[ScopedOp]:
 @schedule_action("schedule.fuse")
 def fuse(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.fuse`: moves each group into a function that runs as one piece.
-    Raises DistIRError if the groups overlap.
+    Applies `schedule.fuse`: moves each group into a function of its own. Raises
+    DistIRError if the groups overlap.
     """
     assert isinstance(op, FuseOp)
     groups = run.groups_of(op.groups)

@@ -49,8 +49,8 @@ def match(op: Operation, run: ScheduleRun) -> None:
 @schedule_action("schedule.first")
 def first(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.first`: selects the first of some modules. Raises DistIRError if
-    there are fewer modules than requested.
+    Applies `schedule.first`: selects the first of the modules that a handle stands for.
+    Raises DistIRError if there are fewer modules than requested.
     """
     assert isinstance(op, FirstOp)
     modules = run.modules_of(op.modules)
@@ -67,8 +67,9 @@ def first(op: Operation, run: ScheduleRun) -> None:
 @schedule_action("schedule.parameters")
 def parameters(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.parameters`: finds the parameters of modules whose name matches a
-    pattern. Raises DistIRError if a module has no such parameter.
+    Applies `schedule.parameters`: finds the parameters of modules; the names of these
+    parameters must match a pattern. Raises DistIRError if a module has no such
+    parameter.
     """
     assert isinstance(op, ParametersOp)
     found: dict[int, None] = {}

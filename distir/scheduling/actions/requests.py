@@ -73,7 +73,7 @@ def whole(op: Operation, run: ScheduleRun) -> None:
 def split_linear(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.split_linear`: requests splits of the weights and biases of linear
-    layers. Raises DistIRError if a module is no linear layer or another request
+    layers. Raises DistIRError if a module is not a linear layer, or if another request
     contradicts this one.
     """
     assert isinstance(op, SplitLinearOp)
@@ -173,8 +173,8 @@ def stage(op: Operation, run: ScheduleRun) -> None:
 def recompute(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.recompute`: requests that the backward pass recomputes modules or
-    groups of ops. Raises DistIRError if a module is no call of a function or another
-    policy was requested before.
+    groups of ops. Raises DistIRError if a module is not a call of a function, or if
+    another policy was requested before.
     """
     assert isinstance(op, RecomputeOp)
     policy = op.policy.data if op.policy else str(run.value_of(op.knob))  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ def _entry_ops(run: ScheduleRun) -> Iterator[Operation]:
 
 
 def _behind(op: Operation) -> Iterator[Operation]:
-    """Yields the ops after `op` in its block."""
+    """Yields the ops after `op` in the block of `op`."""
     following = op.next_op
     while following is not None:
         yield following
@@ -358,8 +358,8 @@ def _requester(constrain: ConstrainOp, axis: str) -> str:
 @schedule_action("schedule.opaque")
 def opaque(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.opaque`, which the import must have carried out. Raises
-    DistIRError if the import traced such a module.
+    Applies `schedule.opaque`: checks that the import left the modules opaque. Raises
+    DistIRError if the import traced one of the modules.
     """
     assert isinstance(op, OpaqueModulesOp)
     for scope in run.modules_of(op.modules):

@@ -28,8 +28,8 @@ from distir.sharding.rule import rule_for
 @schedule_action("schedule.merge")
 def merge(op: Operation, run: ScheduleRun) -> None:
     """
-    Applies `schedule.merge`: merges linear layers into one. Raises DistIRError if this
-    is not possible.
+    Applies `schedule.merge`: merges linear layers into one. Raises DistIRError if the
+    layers cannot be merged.
     """
     assert isinstance(op, MergeOp)
     names = [layer.data for layer in op.layers]
@@ -97,8 +97,8 @@ def cast(op: Operation, run: ScheduleRun) -> None:
 def cuda_graph(op: Operation, run: ScheduleRun) -> None:
     """
     Applies `schedule.cuda_graph`: marks the functions that modules call, so that
-    packages capture them as CUDA graphs. Raises DistIRError if a module is no call of a
-    function.
+    packages capture them as CUDA graphs. Raises DistIRError if a module is not a call
+    of a function.
     """
     assert isinstance(op, CudaGraphOp)
     groups: dict[CallOp, OpGroup] = {}

@@ -2,9 +2,9 @@
 Kernels that come with DistIR, for `replace`:
 `layer.find(patterns.bias_gelu).replace(kernels.bias_gelu)`.
 
-Their functions are in the other files of this folder. These files need only PyTorch,
-and packages contain copies of them, as of users' files. Importing this module loads
-none of these files.
+The functions of these kernels are in the other files of this folder. The files need
+only PyTorch, and packages contain copies of these files, as of users' files. Importing
+this module loads none of these files.
 """
 
 from __future__ import annotations

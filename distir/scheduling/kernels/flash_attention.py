@@ -1,6 +1,6 @@
 """
-Attention that does not store its scores. It calls PyTorch's own function, which chooses
-the kernel.
+Attention that does not store its scores. PyTorch's own function computes it, and
+chooses the kernel.
 """
 
 import torch

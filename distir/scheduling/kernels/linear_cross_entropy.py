@@ -1,6 +1,6 @@
 """
-Cross-entropies of a linear layer, computed for some rows at a time, so that neither the
-forward nor the backward pass holds all logits.
+Cross-entropies of a linear layer, computed for one chunk of rows after another, so that
+neither the forward nor the backward pass holds all logits.
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ def linear_cross_entropy(
     ignore_index: int = -100,
 ) -> torch.Tensor:
     """
-    Returns the cross-entropy of a linear layer without a bias. `x` has any number of
-    dimensions, the last one for features; all others are rows. `weight` has one row per
+    Returns the cross-entropy of a linear layer without a bias. `x` has the shape [...,
+    features]; all dimensions before the last one count rows. `weight` has one row per
     class, and `labels` one label per row of `x`.
     """
     return _losses(x, weight, None, labels, reduction, ignore_index)
@@ -36,8 +36,8 @@ def biased_cross_entropy(
     ignore_index: int = -100,
 ) -> torch.Tensor:
     """
-    Returns the cross-entropy of a linear layer with a bias. `x` has any number of
-    dimensions, the last one for features; all others are rows. `weight` has one row per
+    Returns the cross-entropy of a linear layer with a bias. `x` has the shape [...,
+    features]; all dimensions before the last one count rows. `weight` has one row per
     class, and `labels` one label per row of `x`.
     """
     return _losses(x, weight, bias, labels, reduction, ignore_index)

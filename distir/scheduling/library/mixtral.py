@@ -1,8 +1,8 @@
 """
 A schedule for Mixtral, split as Megatron splits it. In each attention, the first
-weights are split by columns and the second weight by rows. Each device has some of the
-experts, and a part of the vocabulary. The knob `ratio` is the fraction of layers that
-the backward pass recomputes.
+weights are split by columns and the second weight by rows. Each device has a part of
+the experts and a part of the vocabulary. The knob `ratio` is the fraction of layers
+that the backward pass recomputes.
 """
 
 from distir.scheduling import Columns, Rows, Schedule

@@ -1,4 +1,4 @@
 """
-Rewrites that schedules apply. They find groups of ops in a program, separate them from
-other runs of the same functions, and replace them.
+Rewrites that schedules apply. The modules of this package find groups of ops in a
+program, separate these groups from other runs of the same functions, and replace them.
 """

@@ -47,7 +47,7 @@ class Autocast:
         """
         Makes ops compute in 16 bits. `ops` are in the order of the program. The changed
         ops are those that autocast runs in 16 bits, such as matrix products, and ops
-        that only pass on the results of such ops. Norms, softmax, sums and losses stay
+        that only pass on the results of these ops. Norms, softmax, sums and losses stay
         in f32.
         """
         for op in ops:

@@ -213,9 +213,9 @@ class KernelMaker:
 
 def _reference(ops: Sequence[Operation], inputs: Sequence[SSAValue]) -> Block:
     """
-    Returns the ops of a group as a block. Its arguments are `inputs`, the arguments of
-    the pattern; the last op computes its result. Raises DistIRError if an op draws
-    random numbers, or reads another value than constants and `inputs`.
+    Returns the ops of a group as a block. The block's arguments are `inputs`, the
+    arguments of the pattern; the last op computes the result. Raises DistIRError if an
+    op draws random numbers, or reads another value than constants and `inputs`.
     """
     block = Block(arg_types=[value.type for value in inputs])
     values: dict[SSAValue, SSAValue] = {}
@@ -250,7 +250,7 @@ def _reference(ops: Sequence[Operation], inputs: Sequence[SSAValue]) -> Block:
 def _constant(value: SSAValue, block: Block, op: Operation) -> SSAValue:
     """
     Adds a copy of the constant `value` to the reference `block` and returns the copy.
-    Raises DistIRError if `value` is no constant.
+    Raises DistIRError if `value` is not a constant.
     """
     if direct_constant(value) is None:
         raise DistIRError(

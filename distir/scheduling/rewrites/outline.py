@@ -114,7 +114,7 @@ class GroupOutliner:
 
 def content_of(block: Block) -> object:
     """
-    Returns a key that is equal for blocks that compute the same in the same order.
+    Returns a key that is equal for blocks that have the same ops in the same order.
     """
     numbers: dict[SSAValue, int] = {}
     for argument in block.args:
@@ -139,7 +139,7 @@ def content_of(block: Block) -> object:
 def _generalise(function: FuncOp, other: FuncOp) -> None:
     """
     Changes the scopes and the attributes of arguments of `function`, so that they also
-    apply to `other`, a function that computes the same.
+    apply to `other`, a function with the same ops.
     """
     for own, its in zip(function.body.block.ops, other.body.block.ops, strict=True):
         if own is not return_op(function):

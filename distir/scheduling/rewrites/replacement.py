@@ -1,4 +1,4 @@
-"""Replaces a group of ops by an operator that computes the same."""
+"""Replaces a group of ops by a single operator with the same result."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def replacing(
     name: str, attributes: Mapping[str, Attribute], inputs: Sequence[SSAValue]
 ) -> OnnxOp:
     """
-    Returns a new ONNX operator on the values `inputs`, with inferred types. It is not
-    part of the program yet. Raises DistIRError if the operator does not exist or cannot
-    take these operands or attributes.
+    Returns a new ONNX operator on the values `inputs`, with inferred types. The caller
+    must insert the operator into the program. Raises DistIRError if the operator does
+    not exist or cannot take these operands or attributes.
     """
     try:
         kind = operator(name)
@@ -67,9 +67,9 @@ def replacing(
 
 def difference(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> str | None:
     """
-    Compares the operator `new` with a group of ops on random inputs. Returns a text
-    that describes the difference of the results, or None if they agree. Raises
-    DistIRError if the group is too large to compute.
+    Compares the operator `new` with a group of ops on random inputs. Returns a
+    description of the difference between the results, or None if the results agree.
+    Raises DistIRError if the group is too large to compute.
     """
     if new.results[0].type != result.type:
         return f"it gives {new.results[0].type} instead of {result.type}"
@@ -123,7 +123,7 @@ def _program(
 ) -> ModuleOp:
     """
     Returns a program that consists of `ops` and returns `result`, or the result of the
-    last op if `result` is None. Its arguments are the values in `inputs` that are no
+    last op if `result` is None. Its arguments are the values in `inputs` that are not
     constants.
     """
     free = [value for value in dict.fromkeys(inputs) if direct_constant(value) is None]

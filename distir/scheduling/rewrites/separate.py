@@ -1,6 +1,6 @@
 """
 Separates runs of functions by cloning the functions, so that ops can be rewritten in
-some of the runs only.
+one run without a change of the other runs.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def separate(module: ModuleOp, groups: Sequence[OpGroup]) -> list[OpGroup]:
     """
     Clones functions so that a change of the ops in `groups` affects only the runs of
     these groups. A function that other runs also call is cloned once per set of groups,
-    not once per call. Returns the groups after cloning, without duplicates in a
-    function and with an empty path.
+    not once per call. Returns the groups after cloning: without duplicates in a
+    function, and each with an empty path.
     """
     separator = _Separator(module, groups)
     separator.separate()

@@ -91,10 +91,11 @@ class Corrections:
     Chooses the next candidate to measure, and the time to stop.
 
     The throughput of a candidate is modelled as its prediction, times a factor common
-    to all candidates, times a factor for each value of each coordinate. The logarithms
-    of the factors are normally distributed with the expected errors. Factors of close
-    numeric values are similar (`REACH`). Least squares over the measurements give the
-    mean and the standard deviation of the factors.
+    to all candidates, times a factor for each value of each coordinate (a knob, or an
+    option of the plan). The logarithms of the factors are normally distributed with the
+    expected errors. Factors of close numeric values are similar (`REACH`). Least
+    squares over the measurements give the mean and the standard deviation of the
+    factors.
 
     Devices also hold memory that predictions leave out. So the memory is modelled as a
     single capacity in predicted bytes, of at most `memory`, the bytes of the device.
@@ -142,8 +143,8 @@ class Corrections:
         """
         Returns the index of the candidate to measure next: the candidate with the
         largest expected improvement of the best throughput, multiplied by the
-        probability that it fits. Returns None if no candidate that may fit beats the
-        best one even in its optimistic estimate.
+        probability that the candidate fits into memory. Returns None if no candidate
+        that may fit beats the best one even in its optimistic estimate.
         """
         expected, spread = self._corrected()
         best = self.best

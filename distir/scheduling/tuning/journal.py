@@ -22,8 +22,8 @@ _FORMAT = 1
 @dataclass(frozen=True)
 class Measurement:
     """
-    A measured point, with the seconds of its step, or None if the point ran out of
-    memory.
+    A measured point, with the seconds of its step. The seconds are None if the point
+    ran out of memory.
     """
 
     point: Point

@@ -59,8 +59,8 @@ class Point:
 
 def plan_values(plan: GridPlan) -> dict[str, KnobChoice]:
     """
-    Returns the values of a plan by coordinate. The degrees d, t and p are one
-    coordinate, because their product is fixed.
+    Returns the values of a plan by coordinate (a property that tuning can change
+    alone). The degrees d, t and p are one coordinate, because their product is fixed.
     """
     return {
         "batch": plan.batch,
@@ -129,9 +129,9 @@ class TuningSpace:
     def along(self, point: Point, coordinate: str) -> list[Point]:
         """
         Returns `point` and all points that differ from it only in `coordinate`. There
-        are two exceptions. If the schedule excludes the present values of other knobs,
-        these may differ too. If d, t and p change, the number of micro-batches may also
-        change, because pipelines have other numbers.
+        are two exceptions. If the schedule excludes the present values of the other
+        knobs, these knobs may differ too. If d, t and p change, the number of
+        micro-batches may also change, because it depends on the pipeline.
         """
         found: list[Point] = []
         own = plan_values(point.plan)

@@ -42,10 +42,10 @@ def descend(
     space: TuningSpace, evaluate: Callable[[Point], Result | None], random: Random
 ) -> None:
     """
-    Runs a randomised coordinate descent. It starts from a random point and moves to the
-    best point along one coordinate after another, in random order, until no coordinate
-    improves it. Then it starts again from another random point. It ends when `evaluate`
-    returns None.
+    Runs a randomised coordinate descent. The descent starts from a random point and
+    moves to the best point along one coordinate after another, in random order, until
+    no move improves the point. Then the descent starts again from a new random point.
+    The function ends when `evaluate` returns None.
     """
     while True:
         point = space.drawn(random)
@@ -84,8 +84,8 @@ class Tuner:
 
     - `trials`: the simulated results;
     - `measured`: the measurements;
-    - `journal`: the file of trials and measurements. If it is given, `trials` and
-      `measured` include those of earlier tunings;
+    - `journal`: the file of trials and measurements. If a file is given, `trials` and
+      `measured` include the entries from earlier tunings;
     - `on_progress`: a function that is called after each trial or measurement.
     """
 
@@ -142,8 +142,8 @@ class Tuner:
 
     def exhaustive(self, *, prune: bool = True) -> None:
         """
-        Simulates all points of the space. With `prune`, leaves out points that cannot
-        be the best by lower bounds. Raises DistIRError if the space is too large.
+        Simulates all points of the space. With `prune`, leaves out points that, by
+        lower bounds, cannot be the best. Raises DistIRError if the space is too large.
         """
         if self.space.most > MOST_POINTS:
             raise DistIRError(
@@ -185,9 +185,9 @@ class Tuner:
         predictions are corrected (`Corrections`) to choose the next point. The method
         ends when no point is expected to be better. Runs of earlier tunings count.
 
-        `seconds` is a function that measures the step times of programs, with None for
-        a program that runs out of memory. Raises DistIRError if the space is too large
-        or a program cannot be distributed.
+        `seconds` is a function that measures the step times of programs; an entry of
+        its result is None if the program runs out of memory. Raises DistIRError if the
+        space is too large or a program cannot be distributed.
         """
         self.exhaustive(prune=False)
         points = self.ranked
@@ -245,6 +245,6 @@ def journal_of(
 ) -> TuningJournal | nullcontext[None]:
     """
     Returns the journal in the file `path`, as a context manager. If `path` is None, the
-    context manager does nothing.
+    context manager yields None.
     """
     return TuningJournal(path, programs, task) if path else nullcontext()

@@ -35,7 +35,7 @@ def chosen_profiles(given: Sequence[str], cluster: ClusterOp) -> tuple[str, ...]
     """
     Returns the profiles that a command uses for `cluster`: the profiles in `given`,
     which the user named, or else the profiles that the cluster names. Prints a note if
-    there are none. Raises DistIRError if a profile cannot be read.
+    there are no profiles. Raises DistIRError if a profile cannot be read.
     """
     from distir.interpreters.simulator.profiles.files import ProfileChoice
     from distir.tools.reports.reporting import note

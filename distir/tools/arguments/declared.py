@@ -87,8 +87,8 @@ def add_options(
 
 def _settings(option: DeclaredOption) -> dict[str, Any]:
     """
-    Returns the arguments of `add_argument` for an option. They depend on the option's
-    type.
+    Returns the arguments of `add_argument` for an option. These arguments depend on the
+    option's type.
     """
     own, type_ = option.declared, _type(option.type)
     settings: dict[str, Any] = {"help": own.help, "default": default_of(option)}

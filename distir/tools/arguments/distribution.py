@@ -70,8 +70,8 @@ def add_distribution_arguments(parser: ArgumentParser) -> None:
 
 def given_options(arguments: Namespace) -> list[str]:
     """
-    Returns the spellings of the options of `distribute` that have another value than
-    their default in `arguments`.
+    Returns the spellings of the options of `distribute` whose value in `arguments`
+    differs from the default.
     """
     given = [] if arguments.devices is None else ["--devices"]
     for option in _options():
@@ -83,8 +83,8 @@ def given_options(arguments: Namespace) -> list[str]:
 def written_options(options: DistributionOptions, always: str = "") -> list[str]:
     """
     Returns the options of `distribute` as command-line text. Options with their default
-    value are left out, except for the options whose short names are letters of
-    `always`, which come first.
+    value are left out. `always` holds the one-letter names of options that are always
+    included, in front of all others.
     """
     declared = {option.name: option for option in options_of(DistributionOptions)}
     rest = (*AXES, "p", "k", *(name for name in declared if name not in _NOT_HERE))
@@ -118,7 +118,7 @@ def read_as_asked(arguments: Namespace) -> ModuleOp:
     """
     Reads the program that was given to a command, distributes it if a cluster was
     given, and returns its chosen entry. Raises ParseError, VerifyException or
-    DistIRError.
+    DistIRError if the program cannot be read or distributed.
     """
     from distir.tools.files import read_program
     from distir.tools.reports.reporting import progress
@@ -140,8 +140,8 @@ def distributed_entry(
     distribute: Callable[[ModuleOp, Namespace], None] | None,
 ) -> ModuleOp:
     """
-    Distributes the entries of a program with the function `distribute`, if given, and
-    returns the entry that the option `--entry` names.
+    Returns the entry of a program that the option `--entry` in `arguments` names. If
+    `distribute` is given, this function first distributes all entries.
     """
     from distir.program import entry_points
     from distir.program.entries import chosen_entry
@@ -156,9 +156,9 @@ def distributed_entry(
 
 def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
-    Distributes a program in place and prints the remarks of the passes. `arguments` has
-    the cluster and the options of `distribute`. Raises DistIRError for options that
-    contradict each other or do not suit the program.
+    Distributes a program in place and prints the notes that passes left for the user.
+    `arguments` has the cluster and the options of `distribute`. Raises DistIRError for
+    options that contradict each other or do not suit the program.
     """
     from distir.planning.annotations import read_notes
     from distir.tools.reports.reporting import note

@@ -89,8 +89,8 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
 
 def source_of(arguments: argparse.Namespace) -> Path:
     """
-    Returns the path of the file that contains the model: an ONNX file, a function or a
-    configuration.
+    Returns the path of the file that contains the model: an ONNX file, a Python file
+    with a function, or a configuration.
     """
     return arguments.model or arguments.transformers
 

@@ -85,10 +85,10 @@ def command_options(
 
     Options have the names of the command's options, with `_` in place of `-`. True
     stands for an option without a value. None leaves an option out. False also leaves
-    it out, unless the command has an option that turns it off. A list gives several
-    values, and a dictionary gives pairs. `known` has the options of the function, or
-    None if it has all options of the command. Raises DistIRError for unknown options
-    and wrong values.
+    the option out, unless the command has an option that turns it off. A list gives
+    several values, and a dictionary gives pairs. `known` holds the names of the
+    function's options; None stands for all options of the command. Raises DistIRError
+    for unknown options and wrong values.
     """
     for name in options:
         if known is not None and name not in known:

@@ -54,8 +54,8 @@ def float8_passes(arguments: argparse.Namespace) -> list[Any]:
 
 def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
     """
-    Adds `--training` and the options that belong to it to `parser`, and returns their
-    group.
+    Adds `--training` and the options that belong to it to `parser`, and returns the
+    argument group of these options.
     """
     group = parser.add_argument_group("training")
     group.add_argument(

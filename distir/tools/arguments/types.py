@@ -1,6 +1,6 @@
 """
-Functions that parse the arguments of several commands. They raise ArgumentTypeError,
-which argparse reports as a usage error.
+Functions that parse the arguments of several commands. For invalid text they raise
+ArgumentTypeError, which argparse reports as a usage error.
 """
 
 from __future__ import annotations
@@ -108,10 +108,7 @@ def non_negative_number(text: str) -> float:
 
 
 def at_least_one(text: str) -> float:
-    """
-    Returns a number of at least 1, which may be infinite. Raises ArgumentTypeError for
-    other text.
-    """
+    """Parses a number of at least 1, which may be infinite."""
     try:
         number = float(text)
     except ValueError:
@@ -219,9 +216,7 @@ def number_of_bytes(text: str) -> int:
 
 
 def _positive(text: str) -> float | None:
-    """
-    Returns the finite positive number in `text`, or None if `text` is no such number.
-    """
+    """Returns the finite positive number in `text`, or None if `text` is not one."""
     try:
         number = float(text)
     except ValueError:

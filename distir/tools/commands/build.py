@@ -65,6 +65,7 @@ _WRITTEN_OUT = BuildOption(
     "write attention out in products and a softmax, instead of as one op", None
 )
 _FFN = BuildOption("width inside an MLP (default 4 times --d-model)")
+_HEAD_DIM = BuildOption("width of a head (default --d-model / --heads)")
 _IMAGE = BuildOption("height and width of a picture in pixels (default 224)")
 _CLASSES = BuildOption("classes (default 1000)")
 
@@ -126,7 +127,7 @@ MODELS = {
                 non_negative_number,
             ),
             "tied": BuildOption("the embedding is the output matrix too", None),
-            "head_dim": BuildOption("width of a head (default --d-model / --heads)"),
+            "head_dim": _HEAD_DIM,
             "experts": BuildOption("experts in place of each MLP, as in Mixtral"),
             "top_k": BuildOption("experts that each token goes to (default 2)"),
         },
@@ -136,6 +137,7 @@ MODELS = {
         "a BERT that fills in left out tokens",
         "bert:build_bert",
         _TRANSFORMER,
+        {"ffn": _FFN, "no_fused_attention": _WRITTEN_OUT},
     ),
     "t5": BuildableModel(
         "a T5: an encoder and a decoder with relative positions",
@@ -144,6 +146,7 @@ MODELS = {
         {
             "target_seq": BuildOption("tokens of the target (default --seq)"),
             "ffn": _FFN,
+            "head_dim": _HEAD_DIM,
         },
     ),
     "vit": BuildableModel(

@@ -76,7 +76,8 @@ def _rows(found: Sequence[OutputDifference]) -> list[list[str]]:
 
 def _verdict(outputs: int, differ: int) -> str:
     """
-    Returns the last line of the report, for `outputs` outputs of which `differ` differ.
+    Returns the last line of the report. `outputs` is the number of outputs, and
+    `differ` the number of outputs that differ.
     """
     if differ:
         return f"{differ} of {outputs} outputs differ by more than the tolerance"

@@ -139,8 +139,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
     """
-    Imports the model that the arguments name, and prepares its program with their
-    options. Raises DistIRError if this is not possible.
+    Imports the model that the arguments name, and prepares its program with the options
+    in the arguments. Raises DistIRError if one of the two steps fails.
     """
     from distir.errors import DistIRError
     from distir.frontends.imported_model import joined_models

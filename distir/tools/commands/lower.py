@@ -116,10 +116,10 @@ def lowered(
 
 def peak_memory(module: ModuleOp, package: Path) -> list[PeakMemory]:
     """
-    Returns the simulated and the counted peak memory of each kind of process of a
-    package. `module` is the program of the package. Both numbers include the rows of
-    experts for the worst case, because packages allocate these. Raises DistIRError if
-    the program cannot be simulated.
+    Returns the simulated and the counted peak memory of each group of a package's
+    processes that run the same code. `module` is the program of the package. Both
+    numbers include the rows of experts for the worst case, because packages allocate
+    these. Raises DistIRError if the program cannot be simulated.
     """
     from math import inf
 

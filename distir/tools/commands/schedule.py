@@ -72,8 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class ScheduledModule:
     """
     A program to which a schedule was applied. `module` is the program. `place` is the
-    index of its source among the given programs. `check` has the results of `--verify`,
-    and `tuned` the results of `--tune`; each is None without its option.
+    index, among the given programs, of the program to which the schedule was applied.
+    `check` has the results of `--verify`, and `tuned` the results of `--tune`; each of
+    the two is None without its option.
     """
 
     module: ModuleOp
@@ -140,7 +141,8 @@ def scheduled(
     Applies the schedule in a script to the first of `modules`, in place. With
     `--verify` or `--tune`, also verifies or tunes the schedule. The other modules are
     the same model for other batch sizes. `weights` returns the weights of the first
-    module. Raises DistIRError if the schedule cannot be applied or is wrong.
+    module. Raises DistIRError if the schedule cannot be applied, or if it changes the
+    results.
     """
     from distir.dialects.schedule import AutocastOp
     from distir.errors import DistIRError

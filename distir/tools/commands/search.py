@@ -175,8 +175,8 @@ def _run_auto(
 ) -> int:
     """
     Runs `distir search --auto` and returns the exit code. While the search runs, the
-    output files hold the best plan so far. They keep this plan if the user interrupts
-    the search or if a later part fails.
+    output files hold the best plan so far. The files keep this plan if the user
+    interrupts the search or if a later part fails.
     """
     from distir.errors import DistIRError
     from distir.planning.auto.results import nothing_found

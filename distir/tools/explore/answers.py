@@ -36,8 +36,8 @@ _KEPT = 16
 
 class Explorer:
     """
-    Answers the requests of the page. It keeps programs, the last answers, and all plans
-    simulated so far. All calls must come from one thread.
+    Answers the requests of the page. Keeps the programs, the most recent answers, and
+    all plans simulated so far. All calls must come from one thread.
     """
 
     def __init__(self, setup: Setup, programs: KnownPrograms):

@@ -71,7 +71,9 @@ class Jobs:
         self._stopped = False
 
     def submit(self, job: Job) -> None:
-        """Adds a job. It replaces the job of the same client and urgency."""
+        """
+        Adds a job. The new job replaces an earlier job of the same client and urgency.
+        """
         with self._changed:
             for other in [*self._waiting, self._running]:
                 if (
@@ -180,8 +182,9 @@ class Jobs:
 
 def _must_end(frame: FrameType | None) -> bool:
     """
-    Whether an exception must not be raised here. An exception would leave a module half
-    imported, and Python drops exceptions while it frees an object.
+    Whether the code that runs in `frame` must end before an exception is raised: an
+    exception would leave a module half imported, and Python drops exceptions while it
+    frees an object.
     """
     while frame is not None:
         code = frame.f_code

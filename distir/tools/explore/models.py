@@ -119,7 +119,7 @@ def page_options(
 ) -> Namespace:
     """
     Returns the parsed arguments of a command, from its options by their Python names.
-    Raises DistIRError, whose message begins with the wrong option.
+    Raises DistIRError if an option is wrong; the message begins with this option.
     """
     try:
         return command_options(command, "explore", positional, options)
@@ -204,8 +204,8 @@ def read_choice(
 
 class KnownPrograms:
     """
-    The programs that were read or built last. `files` are the paths of given programs,
-    which are read once, at the start of the page.
+    The programs that were read or built most recently. `files` are the paths of given
+    programs, which are read once, at the start of the page.
     """
 
     def __init__(self, files: Mapping[str, ModuleOp]):

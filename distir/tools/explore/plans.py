@@ -89,8 +89,8 @@ class PlansSeen:
 
     def add_estimate(self, state: State, result: Simulated) -> None:
         """
-        Adds the result of a search for the settings `state`, unless a simulated step is
-        known.
+        Adds the result of a search for the settings `state`, unless the simulated step
+        of these settings is already known.
         """
         known = self._of(state).get(state.query)
         if known is None or known.is_estimate:

@@ -42,8 +42,8 @@ class LayoutTables:
         Returns the tables of a program. `name` is the name of the program in messages.
         `scope` is a pattern, or None. With a pattern, only matching modules and
         arguments are listed, and each layer separately. A distributed program is
-        simulated with `profiles` to find its messages. Raises DistIRError, also if
-        nothing matches `scope`.
+        simulated with `profiles` to find its messages. Raises DistIRError if the
+        program cannot be simulated, or if nothing matches `scope`.
         """
         from distir.interpreters.simulator import simulate
         from distir.interpreters.simulator.reports.argument_layouts import (

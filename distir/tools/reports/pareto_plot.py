@@ -42,9 +42,9 @@ class Mark:
     """
     A dot of a plot.
 
-    - `result`: the result that it shows; `title`: its tooltip;
-    - `link`: the address that it links to, or "";
-    - `looks`: further classes of its element in a style sheet.
+    - `result`: the result that the dot shows; `title`: the tooltip;
+    - `link`: the address that the dot links to, or "";
+    - `looks`: further CSS classes of the dot's element.
     """
 
     result: Simulated

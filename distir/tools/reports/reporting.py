@@ -85,8 +85,8 @@ def error_message(error: BaseException) -> str:
 def _offending_op(error: BaseException) -> str:
     """
     Returns the line of the op that caused a verifier's error. xDSL attaches the module
-    to the error and underlines the op with carets. Returns an empty text if nothing is
-    underlined.
+    to the error and underlines the op with carets. Returns an empty string if nothing
+    is underlined.
     """
     for attached in getattr(error, "__notes__", []):
         lines = attached.splitlines()
@@ -181,8 +181,8 @@ def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
     """
     Returns a context manager that shows on stderr how many of `total` items are
     finished: as a progress bar on a terminal, else as lines, the first after two
-    seconds, then one every ten seconds. It yields a function that takes the number of
-    newly finished items.
+    seconds, then one every ten seconds. The context manager yields a function that
+    takes the number of newly finished items.
     """
     if not sys.stderr.isatty():
         yield _progress_lines(message, total)

@@ -109,7 +109,7 @@ def _row(result: Simulation, index: int) -> list[str]:
 def print_memory(report: MemoryReport) -> None:
     """
     Prints the values in memory at the peak: by kind for all devices, and by module for
-    the devices with the highest peak. Below, prints options that would save memory.
+    the devices with the highest peak. Then prints options that would save memory.
     """
     kinds = [kind for kind in report.largest.by_kind if _is_anywhere(kind, report)]
     print("\nmemory at the peak")

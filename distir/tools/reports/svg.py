@@ -85,8 +85,8 @@ class Chart:
 def document(width: int, height: int, style: str | None, parts: Sequence[str]) -> str:
     """
     Returns a complete drawing on a white background, as SVG text. `style` has further
-    CSS rules. If it is None, the drawing has no rules, because the page that shows it
-    has them.
+    CSS rules. If `style` is None, the drawing has no rules, because the page that shows
+    the drawing has them.
     """
     return "\n".join(
         [

@@ -46,29 +46,24 @@ class _Rows(NamedTuple):
 def quantize_caches(module: ModuleOp, kind: str) -> None:
     """
     Stores caches in the 8-bit format `kind` (`EIGHT_BITS`), in place: caches to which
-    the program adds tokens by `onnx.TensorScatter`, and caches that the program only
-    reads. States of state-space layers stay unchanged. A cache `NAME` becomes
-    `NAME.quantized` and `NAME.scale`, with a scale for each row of its last dimension:
-    for each token and head.
+    the program adds tokens by `onnx.TensorScatter` or `train.paged_write`, and caches
+    that the program only reads. States of state-space layers stay unchanged. A cache
+    `NAME` becomes `NAME.quantized` and `NAME.scale`, with a scale for each row of its
+    last dimension: for each token and head.
 
     New tokens are converted where the cache is written. All ops of the program,
     including prefill, compute with the rounded numbers. The program must have one
     function; outline its layers later. Raises DistIRError if the program has no cache
-    of these two kinds, or if caches are in pages.
+    of these two kinds.
     """
     one_of("cache format", kind, EIGHT_BITS, "quantize-caches")
     function = entry_function(module)
-    if any(isinstance(op, PagedWriteOp) for op in function.body.block.ops):
-        raise DistIRError(
-            "quantize-caches: the program has a cache in pages, which keeps the type of "
-            "the model; leave cache_dtype or page_size out"
-        )
     caches = _growing_caches(function)
     if not caches:
         raise DistIRError(
             "quantize-caches: the program has no cache of keys and values, to which "
-            "tokens are added (onnx.TensorScatter), that could have 8 bits; leave "
-            "cache_dtype out"
+            "tokens are added (onnx.TensorScatter, train.paged_write), that could have 8 "
+            "bits; leave cache_dtype out"
         )
     rewrite = _CacheRewrite(function, EIGHT_BITS[kind][0])
     for cache in caches:
@@ -94,8 +89,11 @@ def _growing_caches(function: FuncOp) -> list[BlockArgument]:
     ]
 
 
-def _writes(op: Operation | Block) -> TypeGuard[OnnxOp]:
-    return isinstance(op, OnnxOp) and op.name == "onnx.TensorScatter"
+def _writes(op: Operation | Block) -> TypeGuard[OnnxOp | PagedWriteOp]:
+    """Whether `op` writes tokens, its second operand, to a cache, its first one."""
+    if isinstance(op, OnnxOp):
+        return op.name == "onnx.TensorScatter"
+    return isinstance(op, PagedWriteOp)
 
 
 class _CacheRewrite:
@@ -154,27 +152,26 @@ class _CacheRewrite:
             TensorType(element_type(value), shape[:-1]),
         )
 
-    def _write(self, op: OnnxOp, rows: _Rows) -> None:
+    def _write(self, op: OnnxOp | PagedWriteOp, rows: _Rows) -> None:
         """
         Replaces `op`, which writes tokens to a cache, by ops that write the 8-bit rows
         of the tokens. The program returns the new rows. All other users of the cache
         get the rounded numbers.
         """
         tokens = self._converted(op.operands[1])
-        places, axis = list(op.operands[2:]), int(op.attribute("axis"))
-        axis %= len(shape_of(op.results[0]))
+        places = list(op.operands[2:])
         build = builder_before(op)
-        new = _Rows(
-            *(
-                build.onnx(
-                    "TensorScatter",
-                    *(held, part, *places),
-                    axis=axis,
-                    mode=op.attribute("mode"),
-                )
-                for held, part in zip(rows, tokens, strict=True)
+
+        def written(held: SSAValue, part: SSAValue) -> SSAValue:
+            if isinstance(op, PagedWriteOp):
+                return build.result(PagedWriteOp(held, part, *places))
+            axis = int(op.attribute("axis")) % len(shape_of(op.results[0]))
+            mode = op.attribute("mode")
+            return build.onnx(
+                "TensorScatter", held, part, *places, axis=axis, mode=mode
             )
-        )
+
+        new = _Rows(*map(written, rows, tokens))
         read = DequantizeRowsOp(*new, x=op.results[0].type)
         self._return(op.results[0], new)
         whole = build.result(read)

@@ -99,10 +99,11 @@ def is_linear(op: OnnxOp, roles: Sequence[str | None]) -> bool:
         or op.attribute("beta") != 1
     ):
         return False
-    return _is_parameter(b, roles) and not _is_parameter(a, roles)
+    return is_parameter(b, roles) and not is_parameter(a, roles)
 
 
-def _is_parameter(value: SSAValue, roles: Sequence[str | None]) -> bool:
+def is_parameter(value: SSAValue, roles: Sequence[str | None]) -> bool:
+    """Whether `value` is a parameter, or a parameter behind `PARAMETER_VIEWS`."""
     while not isinstance(value, BlockArgument):
         op = value.owner
         if not isinstance(op, Operation) or op.name not in PARAMETER_VIEWS:

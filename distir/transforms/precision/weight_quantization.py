@@ -1,18 +1,18 @@
 """
 Weights of 8 and 4 bits. `quantize_weights` replaces products of activations and
-parameter matrices by products that read quantised weights, and `quantized` converts the
-weights themselves.
+parameter matrices, including those of experts, by products that read quantised weights,
+and `quantized` converts the weights themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
@@ -20,6 +20,11 @@ from xdsl.rewriter import Rewriter
 from distir.dialects.dist_attributes import NAME, UPDATES
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train_ops.experts import GroupedProductOp
+from distir.dialects.train_ops.quantized_rows import (
+    DequantizeGroupsOp,
+    DequantizeRowsOp,
+)
 from distir.dialects.train_ops.quantized_weights import (
     EIGHT_BITS,
     PACKED,
@@ -44,9 +49,13 @@ from distir.transforms.precision.float8 import (
     builder_before,
     heads,
     is_linear,
+    is_parameter,
 )
 
 Array = npt.NDArray[Any]
+
+_Product = OnnxOp | GroupedProductOp
+"""A product of activations and a matrix, or matrices of experts."""
 
 _LEVELS = 15
 """The largest number of 4 bits."""
@@ -63,7 +72,7 @@ class QuantizedWeight:
     """
     How a parameter was quantised: to `format`, one of `WEIGHT_FORMATS`, in groups of
     `group` weights of a row (4 bits only). `is_turned` tells whether the quantised form
-    `[n, k]` is the transpose of the parameter `[k, n]`.
+    `[..., n, k]` is the transpose of the parameter `[..., k, n]`.
     """
 
     format: str
@@ -77,10 +86,10 @@ def quantize_weights(
     """
     Replaces products of activations and parameter matrices, in place, by products with
     weights in the format `kind` (`WEIGHT_FORMATS`). Weights of 4 bits have a scale and
-    a zero point for each `group` weights of a row. Parameters of the model's head,
-    which computes the program's results, stay unchanged, and so do parameters that
-    other ops also use, such as embeddings. The program must have one function; outline
-    its layers later.
+    a zero point for each `group` weights of a row. Grouped products of experts read the
+    converted matrices (`CONVERSIONS`). Parameters of the model's head, which computes
+    the program's results, stay unchanged, and so do parameters that other ops also use,
+    such as embeddings. The program must have one function; outline its layers later.
 
     Returns how each parameter was quantised, by name. Raises DistIRError if no
     parameter is quantised, or if the size of a group does not divide the rows of a
@@ -94,10 +103,10 @@ def quantize_weights(
         return_op(function).operands, result_attributes(function), strict=True
     )
     kept = heads(module, [value for value, own in returned if UPDATES not in own])
-    chosen: dict[BlockArgument, list[tuple[OnnxOp, bool]]] = {}
+    chosen: dict[BlockArgument, list[tuple[_Product, bool]]] = {}
     refused = set[BlockArgument]()
     for op in function.body.block.ops:
-        if isinstance(op, OnnxOp) and op not in kept and is_linear(op, roles):
+        if op not in kept and _multiplies(op, roles):
             parameter, is_turned = _parameter(op)
             chosen.setdefault(parameter, []).append((op, is_turned))
     for parameter, products in chosen.items():
@@ -118,14 +127,28 @@ def quantize_weights(
     return found
 
 
-def _parameter(op: OnnxOp) -> tuple[BlockArgument, bool]:
+def _multiplies(op: Operation, roles: Sequence[str | None]) -> TypeGuard[_Product]:
     """
-    Returns the parameter matrix of a product, and whether its shape is `[k, n]`,
-    because there is no transpose between the parameter and the product.
+    Whether `op` multiplies activations by a parameter that is a matrix, or one matrix
+    per expert.
     """
-    value, is_turned = op.operands[1], True
-    if op.name == "onnx.Gemm" and op.attribute("transB"):
-        is_turned = False
+    if isinstance(op, GroupedProductOp):
+        return is_parameter(op.matrices, roles)
+    return isinstance(op, OnnxOp) and is_linear(op, roles)
+
+
+def _parameter(op: _Product) -> tuple[BlockArgument, bool]:
+    """
+    Returns the parameter matrix of a product, or the matrices of all experts, and
+    whether the shape of this parameter is `[..., k, n]`, because there is no transpose
+    between the parameter and the product.
+    """
+    if isinstance(op, GroupedProductOp):
+        value, is_turned = op.matrices, op.transposed is None
+    else:
+        value, is_turned = op.operands[1], True
+        if op.name == "onnx.Gemm" and op.attribute("transB"):
+            is_turned = False
     while not isinstance(value, BlockArgument):
         assert isinstance(value.owner, Operation)
         is_turned ^= value.owner.name == "onnx.Transpose"
@@ -148,7 +171,7 @@ def _users(value: SSAValue) -> Iterator[Operation]:
 def _replace(
     function: FuncOp,
     parameter: BlockArgument,
-    products: list[tuple[OnnxOp, bool]],
+    products: list[tuple[_Product, bool]],
     weight: QuantizedWeight,
     name: str,
 ) -> None:
@@ -156,9 +179,10 @@ def _replace(
     Replaces a parameter by the tensors of its quantised form, and replaces the products
     that use the parameter.
     """
-    rows, width = shape_of(parameter)
+    *each, rows, width = shape_of(parameter)
     if weight.is_turned:
         rows, width = width, rows
+    lines = [*each, rows]
     types: dict[str, Attribute] = {}
     scale = element_type(products[0][0].results[0])
     if weight.format == "int4":
@@ -168,15 +192,15 @@ def _replace(
                 f"of {weight.group} do not divide evenly, two to a byte; choose another "
                 f"size (weights_group)"
             )
-        groups = [rows, width // weight.group]
-        types[QUANTIZED] = TensorType(PACKED, [rows, width // 2])
+        groups = [*lines, width // weight.group]
+        types[QUANTIZED] = TensorType(PACKED, [*lines, width // 2])
         types[SCALE], types[ZERO] = (
             TensorType(scale, groups),
             TensorType(PACKED, groups),
         )
     else:
-        types[QUANTIZED] = TensorType(EIGHT_BITS[weight.format][0], [rows, width])
-        types[SCALE] = TensorType(scale, [rows])
+        types[QUANTIZED] = TensorType(EIGHT_BITS[weight.format][0], [*lines, width])
+        types[SCALE] = TensorType(scale, lines)
     block, index = function.body.block, parameter.index
     attributes = argument_attributes(function)
     made = list[BlockArgument]()
@@ -190,6 +214,13 @@ def _replace(
     ]
     for op, _ in products:
         build = builder_before(op)
+        if isinstance(op, GroupedProductOp):
+            kind = DequantizeGroupsOp if weight.format == "int4" else DequantizeRowsOp
+            place = list(op.operands).index(op.matrices)
+            type_ = TensorType(scale, [*lines, width])
+            op.operands[place] = build.result(kind(*made, x=type_))
+            op.transposed = UnitAttr()
+            continue
         a = op.operands[0]
         kind = GroupQuantizedLinearOp if weight.format == "int4" else QuantizedLinearOp
         type_ = op.results[0].type
@@ -240,21 +271,23 @@ class QuantizedWeights(Mapping[str, Array]):
 
 def quantized(matrix: Array, weight: QuantizedWeight) -> dict[str, Array]:
     """
-    Returns the quantised tensors of a parameter matrix, by the suffixes of their names.
-    In 8 bits, the largest magnitude of each row becomes the largest 8-bit number. In 4
-    bits, the numbers span the range from the smallest to the largest weight of each
-    group, which is extended to include zero. Scales have the type of the matrix.
+    Returns the quantised tensors of a parameter matrix, or of the matrices of experts,
+    by the suffixes of their names. In 8 bits, the largest magnitude of each row becomes
+    the largest 8-bit number. In 4 bits, the numbers span the range from the smallest to
+    the largest weight of each group, which is extended to include zero. Scales have the
+    type of the matrix.
     """
     rows = np.asarray(matrix.swapaxes(-1, -2) if weight.is_turned else matrix)
     exact = rows.astype(np.float32)
     if weight.format == "int4":
-        groups = exact.reshape(len(rows), -1, weight.group)
+        groups = exact.reshape(*rows.shape[:-1], -1, weight.group)
         least = np.minimum(groups.min(-1), 0)
         most = np.maximum(groups.max(-1), 0)
         scale = _scales((most - least) / _LEVELS, rows.dtype)
         zero = np.clip(np.rint(-least / _wide(scale)), 0, _LEVELS)
         levels = np.rint(groups / _wide(scale)[..., None]) + zero[..., None]
-        bits = np.clip(levels, 0, _LEVELS).astype(np.uint8).reshape(len(rows), -1, 2)
+        bits = np.clip(levels, 0, _LEVELS).astype(np.uint8)
+        bits = bits.reshape(*rows.shape[:-1], -1, 2)
         packed = bits[..., 0] | bits[..., 1] << 4
         return {QUANTIZED: packed, SCALE: scale, ZERO: zero.astype(np.uint8)}
     numbers, scale = quantized_rows(rows, EIGHT_BITS[weight.format][0])

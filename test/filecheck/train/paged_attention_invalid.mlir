@@ -53,3 +53,12 @@ func.func @main(%q: tensor<4x4x1x8xf32>, %pool: tensor<2x6x3x2x8xf32>, %table: t
   %y = train.paged_attention %q, %pool, %pool, %table, %mask : (tensor<4x4x1x8xf32>, tensor<2x6x3x2x8xf32>, tensor<2x6x3x2x8xf32>, tensor<4x3xi64>, tensor<4x1x1x6xf32>) -> tensor<4x4x1x8xf32>
   func.return
 }
+
+// -----
+
+// A pool without widths holds a number for each head and token.
+func.func @main(%pool: tensor<2x6x3x2xf32>, %new: tensor<4x3x1x8xf32>, %table: tensor<4x3xi64>, %first: tensor<4xi64>) {
+  // expected-error@+1 {{train.paged_write: new has shape [4, 3, 1, 8]; expected [4, 3, tokens]}}
+  %k = train.paged_write %pool, %new, %table, %first : (tensor<2x6x3x2xf32>, tensor<4x3x1x8xf32>, tensor<4x3xi64>, tensor<4xi64>) -> tensor<2x6x3x2xf32>
+  func.return
+}

@@ -18,7 +18,7 @@ from distir.errors import DistIRError
 from distir.frontends.models import SIZES
 from distir.frontends.models.bert import build_bert
 from distir.frontends.models.llama import build_llama
-from distir.frontends.models.resnet import build_wide_resnet
+from distir.frontends.models.resnet import build_resnet, build_wide_resnet
 from distir.frontends.models.t5 import build_t5
 from distir.frontends.models.unet import build_unet
 from distir.frontends.models.vgg import build_vgg
@@ -85,34 +85,40 @@ def test_llama_is_hugging_faces(tied: bool):
     check(module, LlamaForCausalLM(config), {"input_ids": tokens(2, 8)})
 
 
-def test_bert_is_hugging_faces():
+@pytest.mark.parametrize("fused", [True, False])
+def test_bert_is_hugging_faces(fused: bool):
+    """With attention as one op, and written out with a narrower MLP."""
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=4,
-        intermediate_size=128,
+        intermediate_size=128 if fused else 48,
         vocab_size=64,
     )
-    module = build_bert(2, 32, 4, 64, 2, 8)
+    ffn = None if fused else 48
+    module = build_bert(2, 32, 4, 64, 2, 8, ffn=ffn, fused_attention=fused)
+    attention = {op.name for op in module.walk()} & {"onnx.Attention", "onnx.Softmax"}
+    assert attention == {"onnx.Attention" if fused else "onnx.Softmax"}
     check(module, BertForMaskedLM(config), {"input_ids": tokens(2, 8)})
 
 
-def test_t5_is_hugging_faces():
-    """With distances of all kinds, and a target of another length."""
+@pytest.mark.parametrize("head_dim", [None, 12])
+def test_t5_is_hugging_faces(head_dim: int | None):
+    """With distances of all kinds, a target of another length, and wider heads."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
         d_model=32,
-        d_kv=8,
+        d_kv=head_dim or 8,
         d_ff=48,
         num_layers=2,
         num_decoder_layers=2,
         num_heads=4,
         vocab_size=64,
     )
-    module = build_t5(2, 32, 4, 64, 1, 140, target_seq=36, ffn=48)
+    module = build_t5(2, 32, 4, 64, 1, 140, target_seq=36, ffn=48, head_dim=head_dim)
     inputs = {"input_ids": tokens(1, 140), "decoder_input_ids": tokens(1, 36)}
     check(module, T5ForConditionalGeneration(config), inputs)
 
@@ -134,9 +140,15 @@ def test_vit_is_hugging_faces():
     check(module, original, {"pixel_values": torch.randn(2, 3, 32, 32)})
 
 
-def test_wide_resnet():
-    module = build_wide_resnet(50, 4, 2, 32, 7, width_factor=2)
-    original = WideResnet((3, 4, 6, 3), 4, 2, 7)
+@pytest.mark.parametrize("blocks", [None, (1, 2, 1, 1)])
+def test_wide_resnet(blocks: tuple[int, ...] | None):
+    wide_first = blocks is not None
+    if blocks is None:
+        blocks = (3, 4, 6, 3)
+        module = build_wide_resnet(50, 4, 2, 32, 7, width_factor=2)
+    else:
+        module = build_resnet(blocks, 4, 2, 32, 7, width_factor=2, wide_first=True)
+    original = WideResnet(blocks, 4, 2, 7, first=2 if wide_first else 1)
     for name, buffer in original.named_buffers():
         if name.endswith("running_var"):
             nn.init.uniform_(buffer, 0.5, 2)

@@ -23,7 +23,7 @@ from distir.frontends.models.latent_attention import LatentSizes
 from distir.frontends.models.llama import build_llama
 from distir.frontends.models.serving_step import DecoderSizes, build_serving_step
 from distir.frontends.models.step_builder import StepFormats
-from distir.frontends.serving import ServingSizes
+from distir.frontends.serving import Paging, ServingSizes
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.inline_calls import InlineCallsPass
@@ -82,6 +82,17 @@ def test_sizes_are_read_from_programs() -> None:
 def test_sizes_are_read_from_the_program_of_a_step() -> None:
     for sizes in (SMALL, MIXED):
         assert served_model(build_serving_step(sizes, 2, 1, 16), "step").sizes == sizes
+
+
+def test_sizes_do_not_depend_on_functions() -> None:
+    """Layers in functions, or all in one; a function may also hold parts of two layers."""
+    for module in (
+        *(build_gpt(3, 64, 4, 100, 2, 16), build_moe(4, 64, 4, 8, 100, 2, 16)),
+        *(build_llama(3, 64, 4, 100, 2, 16), build_serving_step(MIXED, 2, 1, 16)),
+    ):
+        plain = served_model(module, "model").sizes
+        InlineCallsPass().apply(Context(), module)
+        assert served_model(module, "model").sizes == plain
 
 
 def test_a_program_without_attention_is_refused() -> None:
@@ -298,8 +309,9 @@ def test_weights_of_fewer_bits_take_as_many_bytes(kind: str, width: float) -> No
     assert plain - narrow == (2 - width) * matrices - scales
 
 
-def test_experts_of_8_bits_take_as_many_bytes() -> None:
-    formats = StepFormats("fp8")
+@pytest.mark.parametrize("kind", sampled(["int4", "fp8"], 2))
+def test_experts_of_fewer_bits_take_as_many_bytes(kind: str) -> None:
+    formats = StepFormats(kind)
     plain, narrow = (
         steps(replace(MIXED, formats=own)).memory(1).parameters
         for own in (StepFormats(), formats)
@@ -310,7 +322,10 @@ def test_experts_of_8_bits_take_as_many_bytes() -> None:
     mlps = 2 * (2 * 2816 + 1024) + 4 * (2 * 256 + 1024)
     experts = 4 * 8 * (2 * 512 + 1024)
     rows = attention + mlps + experts + 4 * 8  # gates choose among 8 experts
-    assert plain - narrow == matrices - 2 * rows
+    if kind == "fp8":
+        assert plain - narrow == matrices - 2 * rows
+    else:  # a scale and a zero point for each group of 128
+        assert plain - narrow == 3 * matrices // 2 - 3 * matrices // 128
 
 
 @pytest.mark.parametrize(("kind", "t"), [("int8", 1), ("fp8", 2)])
@@ -340,6 +355,20 @@ def test_attention_reads_the_bytes_of_8_bits() -> None:
     assert narrow == pytest.approx(plain * (128 + 2) / (2 * 128), rel=1e-3)
 
 
+def test_pages_are_read_from_inference_programs() -> None:
+    model = {"layers": 2, "d_model": 256, "heads": 4, "vocab": 96, "kv_heads": 2}
+    paged, plain = (
+        build_serving(build_llama, ServingSizes(4, 40, 8, paging), **model)
+        for paging in (Paging(2, 4, 16), None)
+    )
+    own, other = served_model(paged, "paged"), served_model(plain, "plain")
+    assert own.sizes == replace(other.sizes, page=16)
+    assert (own.most_tokens, other.most_tokens) == (40, 40)
+    short = build_serving(build_llama, ServingSizes(4, 40, 8, Paging(1, 4, 8)), **model)
+    with pytest.raises(DistIRError, match=r"33 tokens, .* its pool of pages has 32"):
+        served_model(short, "short").check(33)
+
+
 def test_formats_are_read_from_inference_programs() -> None:
     for sizes in (SMALL, MIXED):
         own = replace(sizes, formats=StepFormats("fp8", "int8"))
@@ -357,6 +386,21 @@ def test_formats_are_read_from_inference_programs() -> None:
     found = served_model(joined({"decode": entry}), "llama").sizes
     assert found.formats == StepFormats("int4", "fp8", 64)
     assert (found.layers, found.ffn, found.kv_heads) == (2, 768, 4)
+
+
+@pytest.mark.parametrize("kind", ["int4", "fp8"])
+def test_sizes_of_experts_are_read_from_quantised_programs(kind: str) -> None:
+    sizes = ServingSizes(4, 16, 8, Paging(1, 8, 8))
+    model = {"layers": 2, "d_model": 256, "heads": 4, "vocab": 96, "experts": 4}
+    program = build_serving(build_moe, sizes, **model)
+    plain = served_model(program, "moe").sizes
+    entry = one_entry(program, "decode")
+    InlineCallsPass().apply(Context(), entry)
+    quantize_weights(entry, kind, 64)
+    quantize_caches(entry, "fp8")
+    group = 64 if kind == "int4" else StepFormats().group
+    expected = replace(plain, formats=StepFormats(kind, "fp8", group))
+    assert served_model(joined({"decode": entry}), "moe").sizes == expected
 
 
 @pytest.mark.parametrize(("new", "cached"), [(1, 64), (32, 0)])

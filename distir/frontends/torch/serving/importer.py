@@ -130,7 +130,7 @@ def empty_cache(
     """
     Returns a cache of zeros with the shapes that the model needs. Finds the shapes by
     running `prefill` without values. `table` has the pages of each sequence, or is
-    None.
+    None. If the model's parameters have no values, the cache has none either.
     """
     given = (prompts, padding) if table is None else (prompts, padding, table)
     with (
@@ -144,9 +144,11 @@ def empty_cache(
             zeros = [torch.zeros_like(x) for x in own]
             prefill(*zeros[:2], None, *zeros[2:])
     shapes: Mapping[str, Mapping[str, Any]] = prefill.__dict__["discovered"]
+    # A cache may be larger than the memory of this machine.
+    device = "meta" if lacks_values(prefill) else "cpu"
     return {
         layer: {
-            name: torch.zeros(shape, dtype=dtype)
+            name: torch.zeros(shape, dtype=dtype, device=device)
             for name, (shape, dtype) in own.items()
         }
         for layer, own in shapes.items()

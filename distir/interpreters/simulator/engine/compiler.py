@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
 from itertools import pairwise
 
-import numpy as np
 from xdsl.dialects.builtin import AnyFloat
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -45,6 +43,7 @@ from distir.interpreters.simulator.engine.device_map import (
 )
 from distir.interpreters.simulator.engine.distinct_arguments import DistinctArguments
 from distir.interpreters.simulator.engine.expert_rows import expert_rows
+from distir.interpreters.simulator.engine.pace import pace
 from distir.interpreters.simulator.engine.strides import share_memory
 from distir.interpreters.simulator.engine.transfers import (
     MessageBuffers,
@@ -60,62 +59,6 @@ from distir.program import (
     updated_arguments,
 )
 from distir.sharding.rule import Rule
-
-
-@dataclass
-class _Queue:
-    """
-    The ops that one function issues to the devices of a mesh, with three sums of
-    seconds: `issuing` (of the host), `communicating` and `computing` (of the devices).
-    `steps` holds the ops that compute.
-    """
-
-    issuing: float = 0.0
-    communicating: float = 0.0
-    computing: float = 0.0
-    steps: list[ComputationStep] = field(default_factory=list[ComputationStep])
-
-
-def pace(steps: Sequence[CompiledStep]) -> None:
-    """
-    Lengthens the computations of one function's `steps`, in place, so that the ops of
-    each mesh take at least as long as the host needs to issue them. The host needs the
-    sum of their `issue`, in seconds, which is 0 without a profile. Asynchronous steps
-    are ignored.
-    """
-    queues: dict[bytes, _Queue] = {}
-    for step in steps:
-        if not isinstance(step, OpStep) or not step.issue:
-            continue
-        if isinstance(step, CommunicationStep):
-            if step.is_asynchronous:
-                continue
-            seconds = sum(float(np.max(t.seconds)) for t in step.transfers)
-            queue = queues.setdefault(_key(step.transfers[0].positions), _Queue())
-            queue.communicating += seconds
-        else:
-            assert isinstance(step, ComputationStep)
-            queue = queues.setdefault(_key(step.positions), _Queue())
-            queue.computing += float(np.max(step.seconds))
-            queue.steps.append(step)
-        queue.issuing += step.issue
-    for queue in queues.values():
-        missing = queue.issuing - queue.communicating - queue.computing
-        if missing > 0 and queue.computing:
-            for step in queue.steps:
-                step.seconds = step.seconds * (1 + missing / queue.computing)
-
-
-def _key(positions: Positions) -> bytes:
-    """Returns a key that is equal for equal sets of devices."""
-    if isinstance(positions, slice):
-        return np.arange(positions.start, positions.stop, dtype=np.intp).tobytes()
-    ordered = np.sort(
-        positions, axis=None
-    )  # not `np.unique`, which imports half of NumPy
-    is_new = np.ones(len(ordered), bool)
-    is_new[1:] = ordered[1:] != ordered[:-1]
-    return ordered[is_new].tobytes()
 
 
 class CompiledFunctionBuilder:

@@ -171,8 +171,8 @@ class Computations:
     def _bytes_read(self, value: SSAValue, op: Operation) -> int:
         """
         Returns the bytes that `op` reads for its operand `value` on one device. If the
-        op's kernel converts 8-bit rows while it reads them, these are the bytes of the
-        8-bit rows and their scales.
+        op's kernel converts rows of 8 or 4 bits while it reads them, these are the bytes
+        of the rows and their scales.
         """
         rows = reads_as_converted(value)
         if rows is None:
@@ -182,7 +182,7 @@ class Computations:
 
 def _is_converted_later(op: Operation) -> bool:
     """
-    Whether `op` converts 8-bit rows to wider floats, and the kernels of all its users
-    do this while they read the rows.
+    Whether `op` converts rows of 8 or 4 bits to wider floats, and the kernels of all its
+    users do this while they read the rows.
     """
     return any(reads_as_converted(result) is op for result in op.results)
