@@ -201,8 +201,9 @@ class ModuleBuilder(FunctionBuilder):
     ) -> SSAValue:
         """
         Adds attention of `query` [batch, heads, seq, width] to `key` and `value` as two
-        products and a softmax, and returns its result. Scores are not scaled. `bias`,
-        if given, is added to them and must broadcast to [batch, heads, seq, keys].
+        products and a softmax, and returns the result. Scores are not scaled. `bias`,
+        if given, is added to the scores and must broadcast to [batch, heads, seq,
+        keys].
         """
         key = self.transpose(key, 0, 1, 3, 2)
         shape = (*shape_of(query)[:-1], shape_of(key)[-1])

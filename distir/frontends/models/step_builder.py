@@ -164,8 +164,8 @@ class StepBuilder(ModuleBuilder):
 
     def _four_bits(self, name: str, shape: Sequence[int]) -> list[SSAValue]:
         """
-        Adds the tensors that stand for the matrices `name` [..., inputs] in 4 bits. Raises
-        DistIRError if groups do not divide the inputs.
+        Adds the tensors that hold the matrices `name` [..., inputs] in 4 bits. Raises
+        DistIRError if the group size does not divide the number of inputs.
         """
         *rows, inputs = shape
         group = self.formats.group

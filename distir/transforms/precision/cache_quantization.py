@@ -90,7 +90,7 @@ def _growing_caches(function: FuncOp) -> list[BlockArgument]:
 
 
 def _writes(op: Operation | Block) -> TypeGuard[OnnxOp | PagedWriteOp]:
-    """Whether `op` writes tokens, its second operand, to a cache, its first one."""
+    """Whether `op` writes tokens, its second operand, to a cache, its first operand."""
     if isinstance(op, OnnxOp):
         return op.name == "onnx.TensorScatter"
     return isinstance(op, PagedWriteOp)
@@ -194,8 +194,8 @@ class _CacheRewrite:
 
     def _convert(self, tokens: SSAValue, kept: Operation | None = None) -> None:
         """
-        Converts `tokens` where they are computed. All users except `kept` get the
-        rounded numbers of the rows.
+        Converts `tokens` where they are computed. All users except the op `kept` get
+        the rounded numbers of the rows.
         """
         quantized, scale = self._types(tokens)
         op = QuantizeRowsOp(tokens, quantized=quantized, scale=scale)

@@ -103,7 +103,10 @@ def is_linear(op: OnnxOp, roles: Sequence[str | None]) -> bool:
 
 
 def is_parameter(value: SSAValue, roles: Sequence[str | None]) -> bool:
-    """Whether `value` is a parameter, or a parameter behind `PARAMETER_VIEWS`."""
+    """
+    Whether `value` is a parameter, or computed from a parameter by ops in
+    `PARAMETER_VIEWS`.
+    """
     while not isinstance(value, BlockArgument):
         op = value.owner
         if not isinstance(op, Operation) or op.name not in PARAMETER_VIEWS:

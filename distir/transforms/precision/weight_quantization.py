@@ -86,10 +86,11 @@ def quantize_weights(
     """
     Replaces products of activations and parameter matrices, in place, by products with
     weights in the format `kind` (`WEIGHT_FORMATS`). Weights of 4 bits have a scale and
-    a zero point for each `group` weights of a row. Grouped products of experts read the
-    converted matrices (`CONVERSIONS`). Parameters of the model's head, which computes
-    the program's results, stay unchanged, and so do parameters that other ops also use,
-    such as embeddings. The program must have one function; outline its layers later.
+    a zero point for each `group` weights of a row. Grouped products of experts read
+    matrices that an op in `CONVERSIONS` converts to floats. Parameters of the model's
+    head, which computes the program's results, stay unchanged, and so do parameters
+    that are also used in any other way, such as embeddings. The program must have one
+    function; outline its layers later.
 
     Returns how each parameter was quantised, by name. Raises DistIRError if no
     parameter is quantised, or if the size of a group does not divide the rows of a
