@@ -42,8 +42,8 @@ DEFAULT_RATIO = 0.5
 def dropouts(functions: Iterable[FuncOp]) -> dict[OnnxOp, FuncOp]:
     """
     Returns the Dropout ops in training mode, in program order, each with its function.
-    Includes Dropouts without a mode if any Dropout is in training mode. Raises
-    DistIRError if the mode of a Dropout depends on values at run time.
+    Includes Dropouts without an operand for the mode if any Dropout is in training
+    mode. Raises DistIRError if the mode of a Dropout depends on values at run time.
     """
     known = {
         op: function
@@ -198,8 +198,9 @@ def train_dropouts(module: ModuleOp, seed: int, *, attention: bool) -> None:
     """
     Replaces every `onnx.Dropout` in training mode by `train.dropout`, and gives opaque
     modules that draw random numbers a counter. The random numbers depend on `seed`.
-    With `attention`, attention with dropout inside becomes `train.dropped_attention`.
-    Raises DistIRError if a Dropout's mode is not constant or its mask is used.
+    With `attention`, attention with dropout on its probabilities becomes
+    `train.dropped_attention`. Raises DistIRError if a Dropout's mode is not constant or
+    its mask is used.
     """
     functions = reachable_functions(module)
     found: dict[Operation, FuncOp] = {**dropouts(functions)}

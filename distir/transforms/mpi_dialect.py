@@ -181,7 +181,7 @@ class _Lowering:
         Rewriter.erase_op(op)
 
     def _collective(self, op: InLocalForm) -> SSAValue:
-        """Adds the ops of a collective, and returns its result."""
+        """Adds the ops of a collective, and returns the result of the collective."""
         if op.number("run") is not None:
             raise self._error("deals out its tensor in runs, which mpi cannot")
         if isinstance(op, kinds.Slice):

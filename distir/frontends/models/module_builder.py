@@ -27,10 +27,10 @@ class ModuleBuilder(FunctionBuilder):
     """
     Appends modules to one function.
 
-    The name of a module, relative to `root`, is the scope of its ops and the prefix of
-    its parameters' names. A parameter has the shape that PyTorch gives it; its first
-    use appends it to the function's arguments. With `trains`, modules behave as in
-    training mode.
+    The name of a module, relative to `root`, is the scope of the module's ops and the
+    prefix of its parameters' names. A parameter has the same shape as in PyTorch; it is
+    appended to the function's arguments when it is first used. With `trains`, modules
+    behave as in training mode.
     """
 
     def __init__(self, element: TypeAttribute, root: str = "", trains: bool = False):

@@ -1,4 +1,7 @@
-"""MLPs with SwiGLU and mixtures of such MLPs, for builders of models."""
+"""
+MLPs with SwiGLU, and mixtures of experts that are MLPs with SwiGLU, for builders of
+models.
+"""
 
 from __future__ import annotations
 

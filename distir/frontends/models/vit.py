@@ -32,7 +32,8 @@ def build_vit(
     The tokens are patches of `patch` x `patch` pixels and one class token. The model
     has learned positions, norms before attention and before the MLP, and MLPs of width
     4 `d_model`. Parameters have the names and shapes of Hugging Face's
-    ViTForImageClassification. Raises DistIRError if sizes do not fit together.
+    ViTForImageClassification. Raises DistIRError if a size is not positive, the patches
+    do not divide the image or the heads do not divide the width.
     """
     check_sizes(layers=layers, d_model=d_model, heads=heads, classes=classes)
     check_sizes(batch=batch, image=image, patch=patch)

@@ -3,9 +3,9 @@ Imports ONNX models as sequential programs.
 
 The graph becomes `@main`, and each node becomes one op, in order. Graph inputs and
 weights become arguments. `weight_roles` decides which float initializers are
-parameters. Other large constants become `constant` arguments; each small constant
-becomes an `onnx.Constant`. Dimensions that types do not determine stay dynamic, and the
-pass `fold-shapes` resolves them.
+parameters. Of the remaining initializers, large ones become `constant` arguments, and
+each small one becomes an `onnx.Constant`. Dimensions that types do not determine stay
+dynamic, and the pass `fold-shapes` resolves them.
 """
 
 from __future__ import annotations
@@ -338,8 +338,8 @@ class _Importer:
 
     def _leave_out_empty_scales(self, node: NodeProto) -> None:
         """
-        Removes the scales of a Resize if they have no elements. Empty scales mean "no
-        scales" in opset 11.
+        Removes the operand for the scales of a Resize if it has no elements. Empty
+        scales mean "no scales" in opset 11.
         """
         if node.op_type == "Resize" and len(node.input) > 3 and node.input[2]:
             shape = self.inference.types[node.input[2]].tensor_type.shape

@@ -32,8 +32,8 @@ _FOREIGN = ("maximal", "manual", "{{", "unreduced")
 class _Tiling:
     """
     The arrangement of devices in one sharding. `dims` has, for each dimension of the
-    tensor, the strides and sizes of the grid of devices along it, major to minor.
-    `cuts` are the device strides at which the mesh must have an axis.
+    tensor, the strides and sizes of the grid of devices along the dimension, major to
+    minor. `cuts` are the device strides at which the mesh must have an axis.
     """
 
     dims: tuple[tuple[tuple[int, int], ...], ...]

@@ -56,9 +56,9 @@ def convert_loop(
     outer: Values,
 ) -> list[LazyTensor]:
     """
-    Unrolls the loop `op` and returns its results. `outer` are the values from outside
-    that the loop's regions may use. Raises UnsupportedError if the number of iterations
-    is unknown, or is above `MAX_ROUNDS`.
+    Unrolls the loop `op` and returns the loop's results. `outer` are the values from
+    outside of the loop that its regions may use. Raises UnsupportedError if the number
+    of iterations is unknown, or is above `MAX_ROUNDS`.
     """
     condition, body = (region.block for region in op.regions)
     carried = _carried(converter, body)

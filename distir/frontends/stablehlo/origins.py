@@ -120,7 +120,7 @@ def _next_agreement(
 ) -> tuple[int, int] | None:
     """
     Returns the number of keys to skip in each sequence until the sequences agree again.
-    Returns None if they do not agree nearby.
+    Returns None if the sequences do not agree within a limited number of keys.
     """
     for total in range(1, WINDOW + 1):
         for over in range(total + 1):

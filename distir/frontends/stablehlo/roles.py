@@ -48,9 +48,10 @@ def describe(
 ) -> None:
     """
     Sets the roles and names of arguments and results as attributes of the entry
-    function. `updated` maps each result that replaces an argument to that argument, by
-    index. `inputs` are the indices of the arguments that hold the batch. Arguments
-    beyond `arguments` keep their attributes.
+    function. `updated` maps the index of each result that replaces an argument to the
+    index of this argument. `inputs` are the indices of the arguments that hold the
+    batch. Arguments of the function that follow those in `arguments` keep their
+    attributes.
     """
     function = entry_function(module)
     roles = argument_roles(function, arguments, updated, inputs)
@@ -171,8 +172,8 @@ def result_attributes(
 ) -> list[Attributes]:
     """
     Returns the attributes of each result: its name, and the name of the argument that
-    it replaces. In a training step, the first float scalar that replaces no argument is
-    the loss.
+    the result replaces, if any. In a training step, the first float scalar that
+    replaces no argument is the loss.
     """
     found: list[Attributes] = []
     is_loss_known = not updated

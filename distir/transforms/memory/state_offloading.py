@@ -88,7 +88,8 @@ def _groups(
 ) -> Iterator[list[_State]]:
     """
     Divides states, in the order of their use, into groups of at most `most` bytes on a
-    device. States with the same first user stay together, even if they exceed `most`.
+    device. States that are first used by the same op stay together, even if the group
+    then exceeds `most`.
     """
     group, size = list[_State](), 0.0
     for place in dict.fromkeys(state.place for state in states):
@@ -139,7 +140,8 @@ def _move(entry: FuncOp, group: Sequence[_State], order: dict[Operation, int]) -
 
 def _index(value: SSAValue) -> int:
     """
-    Returns the index of a value among its op's results or its function's arguments.
+    Returns the index of a value among the results of its op, or among the arguments of
+    its function.
     """
     assert isinstance(value, OpResult | BlockArgument)
     return value.index

@@ -113,7 +113,10 @@ def _reductions(call: CallOp, callee: FuncOp, kinds: Collection[str]) -> _Sunk:
 
 
 def _only_reduction(value: SSAValue) -> CollectiveOp | None:
-    """Returns the reduction of a value if it is the value's only use, else None."""
+    """
+    Returns the reduction of a value if the reduction is the value's only use, else
+    None.
+    """
     users = [use.operation for use in value.uses]
     if len(users) == 1 and isinstance(users[0], REDUCTIONS):
         return users[0]

@@ -113,8 +113,8 @@ class _RowPieces:
     def pieces_of(self, build: PlacedOps, value: SSAValue) -> Sequence[SSAValue]:
         """
         Builds the ops that divide the tensor `value`, and returns the pieces. A tensor
-        of 8-bit floats is divided before its cast, because ONNX cannot divide such
-        tensors.
+        that is cast to 8-bit floats is divided before the cast, because ONNX cannot
+        divide 8-bit tensors.
         """
         cast = value.owner
         if isinstance(cast, ToFloat8Op):

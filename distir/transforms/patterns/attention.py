@@ -338,9 +338,9 @@ def _is_exact(scores: Scores) -> bool:
 
 def _shared_heads(value: SSAValue) -> SSAValue:
     """
-    Returns keys or values before their repetition for groups of query heads. The result
-    has the shape [batch, heads, length, features]. Returns `value` itself if it is not
-    repeated.
+    Returns the keys or values before they were repeated for groups of query heads, or
+    `value` itself if it is not repeated. The result has the shape [batch, heads,
+    length, features].
     """
     reshape = producer(value, "Reshape")
     expand = None if reshape is None else producer(reshape.operands[0], "Expand")

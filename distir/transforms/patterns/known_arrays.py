@@ -212,7 +212,7 @@ class KnownArrays:
 
 def once(array: Array) -> Array:
     """
-    Returns the array with size 1 along each dimension in which its elements repeat.
+    Returns the array with size 1 along each dimension in which the elements repeat.
     """
     return array[tuple(slice(1) if s == 0 else slice(None) for s in array.strides)]
 
@@ -238,9 +238,9 @@ def _rows_of_triangle(
     op: OnnxOp, inputs: Sequence[Array | None], first: int, shape: tuple[int, ...]
 ) -> list[Array]:
     """
-    Returns the result of a Trilu on some rows of its operand, as a list of one array.
-    `inputs` has the rows, which begin with row `first`. `shape` is the shape of the
-    result. Returns an empty list if the rows are unknown or too large.
+    Returns a list with the result of a Trilu on consecutive rows of its operand.
+    `inputs` has these rows, which begin with row `first`. `shape` is the shape of the
+    result. The list is empty if the rows are unknown or too large.
     """
     matrix, diagonal = [*inputs, None][:2]
     if matrix is None or matrix.size > _MOST_ELEMENTS:

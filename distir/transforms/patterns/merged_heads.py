@@ -1,6 +1,6 @@
 """
 Separates batch and heads if a model merges them for matrix products (BLOOM). Attention
-then has its four dimensions and can be recognised.
+then has the dimensions [batch, heads, length, features] and can be recognised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Represents the entry function of a pipeline while it is being built."""
+"""Represents the entry function of a pipeline while the function is being built."""
 
 from __future__ import annotations
 

@@ -274,7 +274,10 @@ class StageFunctionBuilder:
             self.values[old] = new
 
     def _repeat(self, op: Operation) -> None:
-        """Repeats a value along one micro-batch. Each device makes only its part."""
+        """
+        Adds the ops that repeat the value of `op` along the batch dimension of one
+        micro-batch. Each device makes only its part.
+        """
         expand = op.operands[0].owner
         assert isinstance(expand, Operation)
         target = self.fold.type(op.results[0].type, self.mesh)

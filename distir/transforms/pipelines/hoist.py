@@ -1,6 +1,6 @@
 """
-Computes values of the whole batch that micro-batches need, if they depend on inputs
-only.
+Computes values of the whole batch before all micro-batches, if ops that run per
+micro-batch need the values and the values depend on inputs only.
 """
 
 from __future__ import annotations

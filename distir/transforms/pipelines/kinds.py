@@ -27,8 +27,9 @@ from distir.transforms.pipelines.over_time import (
 
 class WholeBatchNeeded(DistIRError):
     """
-    Raised if an op on micro-batches depends on a value of the whole batch. Such a
-    program cannot be divided into micro-batches, whatever their number and the devices.
+    Raised if an op on micro-batches depends on a value of the whole batch. A program
+    with this op cannot be divided into micro-batches, whatever the number of
+    micro-batches and the devices.
     """
 
 

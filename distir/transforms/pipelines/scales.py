@@ -35,7 +35,7 @@ def scale_micro_batches(module: ModuleOp) -> None:
 def _leave(value: SSAValue) -> None:
     """
     Removes the partial reduction over micro-batches from the layouts of `value` and of
-    its reshards, so that each micro-batch keeps its own value.
+    the reshards of `value`, so that each micro-batch keeps its own value.
     """
     layout, type_ = layout_of(value), value.type
     is_partial = isinstance(over_time(value), PartialPlacement)

@@ -144,8 +144,9 @@ class Retyping:
 
     def run(self, wanted: Wanted) -> None:
         """
-        Casts the operands of every op and retypes its results, in program order.
-        `wanted` returns the type in which an op will compute, or None.
+        Casts the operands of every op and changes the types of the op's results, in
+        program order. `wanted` returns the type in which an op will compute, or None if
+        the operands decide the type.
         """
         for op in list(self.block.ops):
             if isinstance(op, ReturnOp):
@@ -236,8 +237,8 @@ class Retyping:
 
     def _retype(self, op: OnnxOp, wanted: Float | None) -> None:
         """
-        Casts the operands of an ONNX op and retypes its results. Operands with the same
-        type variable in the op's schema get the same type.
+        Casts the operands of an ONNX op and changes the types of its results. Operands
+        with the same type variable in the op's schema get the same type.
         """
         groups: dict[str, list[int]] = {}
         for index, operand in enumerate(op.operands):
@@ -287,7 +288,7 @@ class Retyping:
     def _common(self, op: Operation, members: Sequence[int]) -> Float | None:
         """
         Returns the type to which PyTorch promotes the operands with the indices
-        `members`. Returns None if all of them depend on constants alone.
+        `members`. Returns None if all these operands depend on constants alone.
         """
         values = [op.operands[index] for index in members]
         counted = [v for v in values if v in self._flowing]

@@ -44,8 +44,8 @@ def generalise(names: Sequence[str]) -> str | None:
 def specialise(scope: str, call_scope: str) -> str:
     """
     Returns the scope of an op in one call of its function: `h.3.attn` for the scope
-    `h.*.attn` in a call with the scope `h.3`. The scope of a call is the innermost
-    scope of all ops, so that the result is always inside it.
+    `h.*.attn` in a call with the scope `h.3`. The result lies inside the scope of the
+    call, which is the innermost scope that contains all ops of the call.
     """
     parts = scope.split(".")
     inside = call_scope.split(".")
@@ -107,9 +107,9 @@ def general_attributes(
 
 def function_name(scopes: Sequence[str], taken: set[str]) -> str:
     """
-    Returns a new name for a function from the common part of the scopes of its calls.
-    Without a common part, the name is `repeat0`, `repeat1`, ... for several calls and
-    `between0`, ... for one. Names in `taken` are not used.
+    Returns a new name for a function, made of the common part of the scopes of its
+    calls. Without a common part, the name is `repeat0`, `repeat1`, ... if there are
+    several calls, and `between0`, ... if there is one. Names in `taken` are not used.
     """
     general = (generalise(scopes) or "").split(".")
     words = [part for part in general if part not in ("", VARYING)]

@@ -41,9 +41,9 @@ Tensors = Sequence[torch.Tensor]
 
 def check_opaque(parts: Sequence[OpaquePart]) -> list[str]:
     """
-    Checks the rules of opaque modules on their first calls in a run of the model.
-    Returns notes on modules that could not be checked. Raises DistIRError, with the
-    module and the dimension, if a rule is wrong.
+    Checks the rules of opaque modules on the first call of each module in a run of the
+    model. Returns notes on modules that could not be checked. Raises DistIRError, which
+    names the module and the dimension, if a rule is wrong.
     """
     notes: list[str] = []
     checked: set[str] = set()

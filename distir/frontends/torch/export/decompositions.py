@@ -226,8 +226,8 @@ def _body(
 
 def _inline(graph: torch.fx.Graph, region: torch.fx.Node, body: torch.fx.Graph) -> None:
     """
-    Replaces the call of a region by its body, in place. Stop-gradient markers are
-    already in the graph.
+    Replaces the call of the region `region` by the ops of its body `body`, in place.
+    Stop-gradient markers are already in the graph.
     """
     inputs = iter(region.args[2:])
     made: dict[torch.fx.Node, Any] = {}
@@ -249,8 +249,8 @@ def _inline(graph: torch.fx.Graph, region: torch.fx.Node, body: torch.fx.Graph) 
 
 def _replace_cast(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     """
-    Removes a cast to the type that the tensor already has. Any other cast becomes
-    `_to_copy`.
+    Replaces the cast `node`, in place: a cast to the type that the tensor already has
+    is removed, and any other cast becomes `_to_copy`.
     """
     source: Any = node.args[0]
     if source.meta["val"].dtype == node.meta["val"].dtype:

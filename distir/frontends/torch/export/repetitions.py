@@ -93,7 +93,8 @@ def without_repetitions() -> Generator[None]:
     - compiles the Python code of a graph only when it is needed, not after each
       change: most graphs are read and never called.
 
-    If the installed libraries lack a part that this needs, the exporter runs unchanged.
+    If the installed libraries lack a part that is needed for this, the exporter runs
+    unchanged.
     """
     if _missing_parts():
         yield

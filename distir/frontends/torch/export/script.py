@@ -95,8 +95,8 @@ def export_torchscript(
 @contextlib.contextmanager
 def _without_log() -> Generator[None]:
     """
-    A context manager inside which the exporter does not print graphs that it cannot
-    write. The exporter itself switches this log on and leaves it on.
+    A context manager inside which the exporter does not print the graphs that it fails
+    to export. The exporter itself switches this log on and leaves it on.
     """
     import torch
 

@@ -151,7 +151,8 @@ def python_random_state() -> tuple[Any, ...]:
 @contextlib.contextmanager
 def unchanged_python_random() -> Generator[None]:
     """
-    A context manager that restores the random numbers of Python and NumPy at its end.
+    A context manager that restores the state of the random number generators of Python
+    and NumPy at its end.
     """
     python, numpy = random.getstate(), np.random.get_state()
     try:
