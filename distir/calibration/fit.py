@@ -37,8 +37,8 @@ class Sample:
     One measurement of an op or of a communication.
 
     An op computes `flops`, moves `moved` bytes and takes `seconds` of the measured
-    `total`, which may contain other ops of the same program. For communication, `moved`
-    is the size of its buffer in bytes.
+    `total`, which may include other ops of the same program. For communication, `moved`
+    is the size of the buffer in bytes.
     """
 
     flops: float
@@ -119,7 +119,7 @@ def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
 class LinkFit:
     """
     The time of one kind of communication: `overhead` seconds, plus `per_byte` seconds
-    for each byte of its buffer.
+    for each byte of the buffer.
     """
 
     overhead: float

@@ -192,9 +192,9 @@ class Loops:
 
     def rule(self) -> Rule:
         """
-        Returns the sharding rule. If a sum is added to outputs that may not be zero,
-        only the op's decomposition can split it, because the decomposition adds the
-        outputs once.
+        Returns the sharding rule of the op. If a sum is added to outputs that may not
+        be zero, only the op's decomposition can split the sum, because the
+        decomposition adds the outputs once.
         """
         factors = tuple(
             Factor(n, self._kind(i), self.reduction or "sum")

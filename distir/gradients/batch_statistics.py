@@ -49,7 +49,10 @@ class Update:
     moved: SSAValue
 
     def applied(self, before: SSAValue, build: GradientBuilder) -> SSAValue:
-        """Returns the statistic after the step, given its value `before`."""
+        """
+        Returns the value of the statistic after the step, given the value `before` the
+        step.
+        """
         kept = build.onnx("Mul", before, build.scalar(self.left, before))
         return build.onnx("Add", kept, self.moved)
 
@@ -262,7 +265,9 @@ class RunningStatistics:
 def _add_results(
     function: FuncOp, results: list[tuple[SSAValue, dict[str, Attribute]]]
 ) -> None:
-    """Adds results to a function, each with its attributes."""
+    """
+    Adds `results` to a function: values, each with the attributes of the new result.
+    """
     returned, attributes = return_op(function), result_attributes(function)
     values = [*returned.operands, *(value for value, _ in results)]
     set_results(function, values, [*attributes, *(own for _, own in results)])

@@ -1,4 +1,7 @@
-"""The types of gradients: the types of their values, or f32 for 16-bit parameters."""
+"""
+The types of gradients: a gradient has the type of its value, or f32 elements if it
+belongs to a 16-bit parameter.
+"""
 
 from __future__ import annotations
 

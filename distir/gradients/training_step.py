@@ -102,7 +102,8 @@ class TrainingStep:
 
     def add_counter(self) -> SSAValue:
         """
-        Adds an argument that counts the steps done so far. The caller must update it.
+        Adds an argument that counts the steps done so far, and returns it. The caller
+        must add the result that replaces the counter in the next step.
         """
         return self.argument(TensorType(i64, []), "state", STEP, {COUNTER: UnitAttr()})
 

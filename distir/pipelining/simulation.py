@@ -55,8 +55,8 @@ class ScheduleTimeline:
     @property
     def bubble_fraction(self) -> float:
         """
-        The idle time of all ranks as a fraction of their total time. It is 0 if the
-        schedule takes no time.
+        The idle time of all ranks as a fraction of the ranks' total time. It is 0 if
+        the schedule takes no time.
         """
         time = self.schedule.ranks * self.makespan
         return 1 - sum(self.busy) / time if time else 0.0

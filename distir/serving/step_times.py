@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 
 class StepTime(NamedTuple):
     """
-    The time of a step in seconds: `latency_s` until its tokens are known, and `busy_s`
-    until the next step may begin. Without a pipeline both are equal. In a pipeline
-    `busy_s` is the time of the slowest stage.
+    The time of a step in seconds: `latency_s` until the step's tokens are known, and
+    `busy_s` until the next step may begin. Without a pipeline both are equal. In a
+    pipeline `busy_s` is the time of the slowest stage.
     """
 
     latency_s: float

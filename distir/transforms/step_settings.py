@@ -56,10 +56,10 @@ def add_step_settings(
     module: ModuleOp, settings: Sequence[str] = STEP_SETTINGS
 ) -> None:
     """
-    Turns hyper-parameters of all updates into arguments of the entry function.
-    `settings` names the hyper-parameters. Updates on the same mesh with the same value
-    share an argument, and the value becomes its default. Hyper-parameters that are
-    already arguments stay. Raises DistIRError if an update is not in the entry
+    Turns the hyper-parameters named in `settings` of all updates into arguments of the
+    entry function. Updates on the same mesh with the same value of a hyper-parameter
+    share an argument, and the value becomes the argument's default. Hyper-parameters
+    that are already arguments stay. Raises DistIRError if an update is not in the entry
     function.
     """
     entry = entry_function(module)
@@ -97,8 +97,8 @@ class _Arguments:
 
     def of(self, op: UpdateOp, setting: str) -> SSAValue:
         """
-        Returns the argument for the hyper-parameter `setting` of an update. A new
-        argument is made if none exists for its mesh and value.
+        Returns the argument for the hyper-parameter `setting` of an update. If no
+        argument exists for the update's mesh and value, a new argument is made.
         """
         layout, value = layout_of(op.operands[0]), op.settings[setting]
         key = setting, "" if layout is None else layout.mesh, value

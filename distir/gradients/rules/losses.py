@@ -68,8 +68,8 @@ def _check_labels(op: OnnxOp) -> None:
 
 def _kept(op: OnnxOp, build: GradientBuilder) -> SSAValue | None:
     """
-    Returns a boolean tensor that tells for each label whether it counts, or None if all
-    labels count.
+    Returns a Boolean tensor that tells for each label whether the label counts, or None
+    if all labels count.
     """
     ignored = op.attribute("ignore_index")
     if ignored is None:

@@ -164,7 +164,7 @@ def reduce_product(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue
 
 @onnx_gradient("CumSum")
 def running_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of CumSum: the cumulative sum of dy from the other end."""
+    """Gradient rule of CumSum: the cumulative sum of dy in the opposite direction."""
     dx = build.onnx(
         "CumSum",
         dy,

@@ -157,7 +157,9 @@ def tile(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("Concat")
 def concat(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of Concat: each operand gets its part of dy."""
+    """
+    Gradient rule of Concat: each operand gets the part of dy at the operand's position.
+    """
     if len(op.operands) == 1:
         return [gradient]
     axis = op.attribute("axis") % len(shape(op.results[0]))

@@ -275,8 +275,9 @@ class StageFunctionBuilder:
 
     def _repeat(self, op: Operation) -> None:
         """
-        Adds the ops that repeat the value of `op` along the batch dimension of one
-        micro-batch. Each device makes only its part.
+        Adds ops in place of `op`, which takes a micro-batch's part of a value that
+        repeats along the batch. The new ops repeat the value along one micro-batch, and
+        each device makes only its part.
         """
         expand = op.operands[0].owner
         assert isinstance(expand, Operation)

@@ -89,8 +89,8 @@ class FeatureDims:
 
     def _run(self, function: FuncOp, arguments: Sequence[_Origins]) -> _Signature:
         """
-        Walks through a function and returns the origins of its results. `arguments` has
-        the origins of its arguments.
+        Walks through a function and returns the origins of the function's results.
+        `arguments` has the origins of its arguments.
         """
         now: dict[SSAValue, _Origins] = dict(
             zip(function.body.block.args, arguments, strict=True)

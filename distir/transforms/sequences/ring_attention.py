@@ -164,8 +164,9 @@ class _RingWriter:
 
     def positions(self) -> Iterator[tuple[SSAValue, ...]]:
         """
-        Yields for each step the positions of this device's queries and of its current
-        keys. Yields empty tuples if all queries see all keys.
+        Yields, for each step, the positions of this device's queries and of the keys
+        that the device has in this step. Yields empty tuples if all queries see all
+        keys.
         """
         op = self.op
         if not isinstance(op, CausalAttentionOp):

@@ -236,8 +236,8 @@ def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
 def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
     """
     Requests that the entry function keeps values of normalisations in parts if ops
-    after the loss use them. An example is the result of the last normalisation before
-    the logits.
+    after the loss use these values. An example is the result of the last normalisation
+    before the logits.
     """
     loss = _end_of_forward(entry)
     if loss is None:
