@@ -18,7 +18,7 @@ from distir.sharding.mesh import Mesh, meshes
 def axis_mesh(module: ModuleOp, axis: str) -> Mesh:
     """
     Returns the only mesh of the module that has the axis `axis`. Raises DistIRError if
-    no mesh or several meshes have it.
+    no mesh has this axis, or if several meshes have it.
     """
     known = meshes(module)
     found = [mesh for mesh in known.values() if axis in mesh.sizes]
@@ -40,9 +40,8 @@ def requested_layout(attributes: Mapping[str, Attribute]) -> Layout | None:
 
 def fixed_axes(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
     """
-    Returns the mesh axes that the user has fixed for an argument: other passes may not
-    change how these axes split the argument. `attributes` are the argument's
-    attributes.
+    Returns the mesh axes that the user has fixed for an argument: no pass may change
+    how these axes split the argument. `attributes` are the argument's attributes.
     """
     attr = attributes.get(FIXED)
     # `isinstance` is slow where the answer is no, and most arguments have none.
@@ -53,8 +52,8 @@ def fixed_axes(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
 
 def origin_of(attributes: Mapping[str, Attribute], axis: str) -> str:
     """
-    Returns who fixed how the axis `axis` splits an argument, as words for an error
-    message. `attributes` are the argument's attributes.
+    Returns a name, for an error message, of the request or pass that fixed how the axis
+    `axis` splits an argument. `attributes` are the argument's attributes.
     """
     attr = attributes.get(FIXED_BY)
     origin = attr.data.get(axis) if isinstance(attr, DictionaryAttr) else None
@@ -68,8 +67,8 @@ def request_split(
 ) -> Layout:
     """
     Returns `layout` with the shard `shard` added to dimension `dim`. The axes of a
-    dimension are kept in the order of the mesh. If `layout` already splits some
-    dimension over the shard's axis, it is returned as it is.
+    dimension are kept in the order of the mesh. Returns `layout` unchanged if it
+    already splits a dimension over the shard's axis.
     """
     if shard.axis in layout.split_axes:
         return layout

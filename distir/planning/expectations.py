@@ -45,12 +45,12 @@ def expect(
     backward: bool = False,
 ) -> None:
     """
-    Records how many collectives a module of the model is expected to have after the
-    program is distributed. `collectives` gives the exact number for each kind, such as
-    `all_reduce`, and only collectives over the mesh axis `axis` count. `scope` is the
-    path of the module. The numbers are for the module's forward or, with `backward`,
-    for its backward. `by` names the user or pass with this expectation, for error
-    messages.
+    Records the number of collectives that a user or pass expects in a module of the
+    model after the program is distributed. `collectives` gives the exact number for
+    each kind, such as `all_reduce`, and only collectives over the mesh axis `axis`
+    count. `scope` is the path of the module. The numbers are for the module's forward
+    pass or, with `backward`, for its backward pass. `by` names the user or pass in
+    error messages.
     """
     known = module.attributes.get(EXPECTED)
     before = known.data if isinstance(known, ArrayAttr) else ()
@@ -70,9 +70,9 @@ def check_expectations(module: ModuleOp, micro_batches: int = 1) -> None:
     """
     Checks the recorded expectations against a distributed program and removes them.
     Numbers of collectives are per micro-batch. An expectation is ignored if the meshes
-    lack its axis, if the axis has size 1, or if the expectation is for a backward and
-    the program has none. Raises DistIRError if the program has another number of
-    collectives than expected.
+    lack its axis, if the axis has size 1, or if the expectation is for a backward pass
+    and the program has none. Raises DistIRError if the number of collectives differs
+    from an expectation.
     """
     expected = module.attributes.pop(EXPECTED, None)
     if not isinstance(expected, ArrayAttr):

@@ -1,6 +1,6 @@
 """
-The modules of the model from which a program came. They are found by the scopes (module
-paths) of the program's ops.
+The modules of a program's source model. They are found by the scopes (module paths) of
+the program's ops.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class ProgramModules:
         """
         Yields each run of `op`, or of the ops in the functions that it calls, in
         program order. `path` holds the calls that lead to `op`, and `call_scope` is the
-        module path of the last call. `known` maps values to the arguments of the entry
-        function that these values are.
+        module path of the last call in `path`. `known` maps a value that is an argument
+        of the entry function, perhaps transposed, to this argument.
         """
         own = scope_of(op)
         scope = specialise(own, call_scope) if call_scope else own
@@ -180,9 +180,9 @@ class ProgramModules:
     def parameters(self, scope: str) -> dict[int, str]:
         """
         Returns the parameters that the module `scope` uses: for each argument index,
-        the parameter's name within the module. This is the part of the full name after
-        the module's path. If the parameter belongs to another module, it is the last
-        part of its full name.
+        the parameter's name within the module. This name is the part of the full name
+        after the module's path. If the parameter belongs to another module, the name is
+        the last part of the full name.
         """
         found: dict[int, str] = {}
         for scoped in self.within(scope):
@@ -197,8 +197,9 @@ class ProgramModules:
 
     def parameters_called(self, pattern: str, scope: str) -> list[int]:
         """
-        Returns the argument indices of the parameters that the module `scope` uses and
-        that have a name within the module that matches `pattern`.
+        Returns the argument indices of the parameters that the module `scope` uses.
+        Only parameters are returned that have a name within the module that matches
+        `pattern`.
         """
         own = self.parameters(scope)
         return [i for i, name in own.items() if matches(pattern, name)]
@@ -208,8 +209,8 @@ def _same_argument(
     op: Operation, uses: Mapping[int, ParameterUse]
 ) -> ParameterUse | None:
     """
-    Returns the argument of which the result of `op` is a copy, if `op` only permutes
-    the argument's dimensions or changes its element type. Returns None for other ops.
+    Returns the argument whose value the result of `op` has, if `op` only permutes the
+    argument's dimensions or changes its element type. Returns None for any other op.
     `uses` holds the operands of `op` that are arguments.
     """
     if 0 not in uses or len(op.operands) != 1:

@@ -56,8 +56,8 @@ class Requests:
 
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`;
     - `whole`: names of arguments that must not be split; a name may hold `*`;
-    - `seconds`: time limit of the solver for the layouts of one plan; with None the
-      search chooses it;
+    - `seconds`: time limit of the solver for the layouts of one plan; if None, the
+      search chooses this limit;
     - `limit`: seconds after which the search for the layouts of one plan ends with the
       best layouts so far.
     """
@@ -105,7 +105,7 @@ def request(
 ) -> None:
     """
     Requests that the axes `axes` split argument `index` of a function in the same way
-    as in the layout `asked`. Other axes stay free. `origin` names the source of the
+    as in the layout `asked`. All other axes stay free. `origin` names the source of the
     request, for error messages. Raises DistIRError if an earlier request or plan splits
     the argument differently over one of `axes`.
     """
@@ -116,8 +116,8 @@ def request_each(
     function: FuncOp, asked: Mapping[int, Layout], axes: Iterable[str], origin: str
 ) -> None:
     """
-    Makes the request of `request` for several arguments. `asked` has the layout of each
-    one by its index.
+    Calls `request` for several arguments. `asked` maps the index of each argument to
+    the layout that is requested for it.
     """
     attributes, names = argument_attributes(function), argument_names(function)
     types, axes = function.function_type.inputs.data, tuple(axes)
@@ -348,7 +348,7 @@ def keep_whole(module: ModuleOp, mesh: Mesh, patterns: Sequence[str]) -> None:
     """
     Requests that no axis of devices splits the arguments whose source names match
     `patterns`, which may hold `*`. Raises DistIRError if no argument matches a pattern,
-    or if a split of such an argument was requested before.
+    or if a split of a matching argument was requested before.
     """
     function = entry_function(module)
     names = argument_names(function)
@@ -393,10 +393,10 @@ def _arguments(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
 
 def check_kernels(module: ModuleOp) -> None:
     """
-    Raises DistIRError if a kernel would undo a requested split of an argument: the
-    kernel reads the argument and needs the whole dimension, so that every call would
-    gather it. This happens if a kernel replaces ops that could be split, such as the
-    last layer and the loss.
+    Raises DistIRError if a kernel would undo a requested split of an argument. This is
+    so if the kernel reads the argument and its rule keeps the dimension whole, so that
+    every call would gather the argument. It happens if a kernel replaces ops that could
+    be split, such as the last layer and the loss.
     """
     known = functions(module)
     for argument in Program(module).arguments:

@@ -3,15 +3,15 @@ Programs: DistIR's view of an xDSL module. Open this file first: it lists the fu
 that other folders import from here.
 
 - `view`: a program with its entry function, arguments and results;
-- `functions`: the entry function, the functions that it reaches, their calls, and other
-  public functions of the module;
+- `functions`: the entry function, the functions that it reaches, their calls, and the
+  public functions that do not belong to the program;
 - `entries`: programs with several entries, split into single entries and joined;
 - `arguments`: roles, names and links of arguments and results;
 - `naming`: names of ops and values in messages and labels;
 - `locations`: the lines of source code that ops came from;
 - `rewriting`: helpers that change a program;
-- `source_forms`, `repacking`: arguments that hold a tensor of the source model in
-  another form, or several tensors;
+- `source_forms`, `repacking`: arguments that hold a tensor of the source model padded
+  or flattened, or hold several of its tensors;
 - `weights`: the file with the values of parameters;
 - `checks`: checks of a program that was read from a file;
 - `doubts`, `unknown_sizes`: reasons why a program cannot be trained or distributed.

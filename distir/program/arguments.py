@@ -1,6 +1,6 @@
 """
-Arguments and results of a function: attributes, roles, names, and the links from
-results to the arguments that they update or are gradients of.
+Arguments and results of a function: attributes, roles and names. Also the links from a
+result to the argument that the result updates or is a gradient of.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ def _dictionaries(
     attributes: Sequence[dict[str, Attribute]], before: ArrayAttr[DictionaryAttr] | None
 ) -> ArrayAttr[DictionaryAttr] | None:
     """
-    Returns `attributes` as one attribute. Dictionaries that are the same in `before`
-    are taken from there, because making thousands of them is slow.
+    Returns `attributes` as one attribute, or None if all dictionaries are empty. A
+    dictionary equal to the one at the same position in `before` is taken from there,
+    because making thousands of dictionaries is slow.
     """
     if not any(attributes):
         return None
@@ -97,8 +98,8 @@ def _dictionaries(
 
 def _argument_texts(function: FuncOp, name: str) -> Sequence[str | None]:
     """
-    Returns the string attribute `name` of each argument; None for an argument without
-    it.
+    Returns the string attribute `name` of each argument. The entry of an argument
+    without this attribute is None.
     """
     if function.arg_attrs is None:
         return [None] * len(function.function_type.inputs)
@@ -123,8 +124,8 @@ class _Same(NamedTuple):
 @lru_cache(maxsize=32)
 def _texts(attributes: _Same, name: str) -> tuple[str | None, ...]:
     """
-    Returns the string attribute `name` in each dictionary, or None. The result is
-    cached.
+    Returns the string attribute `name` of each dictionary. The entry of a dictionary
+    without this attribute is None. The result is cached.
     """
     # An absent name is looked for first, as `get` is slow if it finds nothing.
     return tuple(
@@ -137,9 +138,9 @@ def _texts(attributes: _Same, name: str) -> tuple[str | None, ...]:
 
 def argument_roles(function: FuncOp) -> list[str]:
     """
-    Returns the role of each argument, and `input` for an argument without a role.
-    Raises DistIRError for an unknown role: an argument with a misspelt role would count
-    as an input and would not be trained.
+    Returns the role of each argument, which is `input` for an argument without a role
+    attribute. Raises DistIRError for an unknown role: an argument with a misspelt role
+    would count as an input and would not be trained.
     """
     given = _argument_texts(function, ROLE)
     for unknown in sorted({role for role in {*given} if role} - {*ROLES}):
@@ -152,8 +153,8 @@ def argument_roles(function: FuncOp) -> list[str]:
 
 def result_roles(function: FuncOp) -> list[str]:
     """
-    Returns the role of each result, `LOSS` or `GRADIENT`, and `output` for a result
-    without a role.
+    Returns the role of each result: `LOSS`, `GRADIENT`, or `output` for a result
+    without a role attribute.
     """
     return [ROLE.of(r) or "output" for r in result_attributes(function)]
 
@@ -184,9 +185,9 @@ def result_names(function: FuncOp) -> list[str]:
 
 def updated_arguments(function: FuncOp) -> dict[int, int]:
     """
-    Maps the index of each result to the index of the argument that it replaces in the
-    next step. Other results are left out. Raises DistIRError if a result names an
-    argument that does not exist.
+    Maps the index of each result that replaces an argument in the next step to the
+    index of this argument. All other results are left out. Raises DistIRError if a
+    result names an argument that does not exist.
     """
     return _named_arguments(function, function.res_attrs, UPDATES, "result {} updates")
 
@@ -204,9 +205,9 @@ def parameters_of_states(function: FuncOp) -> dict[int, int]:
 
 def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
     """
-    Maps the index of each result that is a gradient to the index of the argument that
-    it is the gradient of. Other results are left out. Raises DistIRError if a result
-    names an argument that does not exist.
+    Maps the index of each result that is a gradient to the index of its parameter.
+    Results that are not gradients are left out. Raises DistIRError if a result names an
+    argument that does not exist.
     """
     return _named_arguments(
         function, function.res_attrs, OF, "result {} is the gradient of"
@@ -215,8 +216,8 @@ def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
 
 def gradients_of_results(function: FuncOp) -> dict[int, int]:
     """
-    Maps the index of each result to the index of the argument that is its gradient.
-    Results without such an argument are left out.
+    Maps the index of each result whose gradient is an argument to the index of this
+    argument. All other results are left out.
     """
     wanted = _argument_texts(function, GRADIENT_OF)
     if not any(wanted):
@@ -227,9 +228,9 @@ def gradients_of_results(function: FuncOp) -> dict[int, int]:
 
 def linked_arguments(function: FuncOp) -> dict[int, int]:
     """
-    Maps the index of each result to the index of the argument whose layout it must
-    have. Such a result replaces the argument in the next step or is its gradient, or
-    the argument is the gradient of the result.
+    Maps the index of a result to the index of the argument whose layout the result must
+    have. The result replaces the argument in the next step or is its gradient, or the
+    argument is the gradient of the result.
     """
     return {
         **gradients_of_results(function),
@@ -241,7 +242,7 @@ def linked_arguments(function: FuncOp) -> dict[int, int]:
 def is_training_step(function: FuncOp) -> bool:
     """
     Whether a function returns updates or gradients of some of its arguments. A step of
-    inference, which updates caches only, is no training step.
+    inference, which updates caches only, is not a training step.
     """
     linked = linked_arguments(function).values()
     if not linked:
@@ -252,8 +253,8 @@ def is_training_step(function: FuncOp) -> bool:
 
 def check_links(function: FuncOp) -> None:
     """
-    Raises DistIRError if an attribute of an argument or result names an argument or result
-    that does not exist.
+    Raises DistIRError if an attribute of an argument or result names an argument or
+    result that does not exist.
     """
     updated_arguments(function)
     parameters_of_states(function)

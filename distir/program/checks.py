@@ -27,8 +27,8 @@ from distir.program import GRADIENT, LOSS, describe
 def check_dominance(module: ModuleOp) -> None:
     """
     Raises DistIRError, with the names of the op and the value, if an op uses a value
-    that no op before it defines. Such a value is the op's own result, or is defined by
-    a later op, in another function, or inside the region of another op.
+    that no op before it defines. Such a value is a result of the op that uses it, or is
+    defined by a later op, in another function, or inside the region of another op.
     """
     for op in module.body.block.ops:
         if isinstance(op, FuncOp):
@@ -92,7 +92,7 @@ _FORMER: Mapping[str, str] = {
 def check_functions(module: ModuleOp) -> None:
     """
     Raises VerifyException if a function has no name or no type. MLIR's generic form
-    allows functions without them.
+    allows functions without a name or a type.
     """
     for op in module.body.block.ops:
         if isinstance(op, FuncOp) and not (
@@ -149,7 +149,7 @@ def _refuse(problem: str | None, owner: str) -> None:
 def _problem(attributes: Mapping[str, Attribute]) -> str | None:
     """
     Returns a text that describes the first wrong attribute of the `dist` dialect, or
-    None if all are right.
+    None if all attributes of the dialect are right.
     """
     for name, attr in attributes.items():
         kind = _KNOWN.get(name)

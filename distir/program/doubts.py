@@ -41,7 +41,7 @@ _REASONS: Mapping[str, str] = {
 
 def reason(doubt: str) -> str:
     """
-    Returns an explanation of the keyword `doubt`, with advice. Other texts are returned
-    unchanged.
+    Returns an explanation of the keyword `doubt`, with advice. A text that is not a
+    known keyword is returned unchanged.
     """
     return _REASONS.get(doubt, doubt)

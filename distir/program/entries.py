@@ -2,8 +2,8 @@
 Programs with several entries, such as the prefill and decode of inference.
 
 Each entry is a function whose attribute `dist.entry` is its name. Arguments of the same
-name are one value for all entries: parameters, and the cache that one entry passes to
-the other.
+name are one value for all entries, for example parameters, and the cache that prefill
+fills and decode reads.
 
 Passes and tools work on programs with one entry. A program with several entries is
 therefore split (`one_entry`), rewritten, and joined again (`joined`).
@@ -37,9 +37,10 @@ SHARED_ROLES = ("parameter", "constant", "cache")
 def one_entry(module: ModuleOp, name: str) -> ModuleOp:
     """
     Returns a copy of a program with several entries that has only the entry `name`, as
-    `@main`, and the functions that it calls. In a module without entries (`dist.entry`),
-    `name` is a public function: it becomes `@main`, and the other functions stay.
-    Raises DistIRError if there is no such entry or function.
+    `@main`, and the functions that this entry calls. In a module without entries
+    (`dist.entry`), `name` is a public function. This function becomes `@main`, and all
+    functions of the module stay. Raises DistIRError if no entry or function is named
+    `name`.
     """
     known = entry_points(module)
     public = [function.sym_name.data for function in public_functions(module)]
@@ -75,8 +76,8 @@ def one_entry(module: ModuleOp, name: str) -> ModuleOp:
 
 def _with_main(module: ModuleOp, name: str) -> ModuleOp:
     """
-    Returns a copy of a module in which the function `name` is `@main`. Another function
-    with this name is renamed.
+    Returns a copy of a module in which the function `name` is renamed to `@main`. If
+    another function is already named `@main`, that function gets a new name.
     """
     part = module.clone()
     taken = set(functions(part))

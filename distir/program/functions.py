@@ -44,9 +44,9 @@ def functions(module: ModuleOp) -> dict[str, FuncOp]:
 
 def entry_points(module: ModuleOp) -> dict[str, FuncOp]:
     """
-    Returns the entries of a program that has several, such as `prefill` and `decode`,
-    by the text of their attribute `dist.entry`. Empty for other programs. Raises
-    DistIRError if two functions are the same entry.
+    Returns the entries of a program with several entries, such as `prefill` and
+    `decode`, by the text of their attribute `dist.entry`. The result is empty if no
+    function has this attribute. Raises DistIRError if two functions have the same text.
     """
     found: dict[str, FuncOp] = {}
     for function in functions(module).values():
@@ -61,9 +61,10 @@ def entry_points(module: ModuleOp) -> dict[str, FuncOp]:
 
 def check_calls(module: ModuleOp) -> None:
     """
-    Raises DistIRError if the functions that the entry function reaches, or each of
-    several entries, are not straight-line code (`reachable_functions`). If the module
-    does not say which function is the entry, any public function may be chosen.
+    Raises DistIRError if the functions that the program reaches are not straight-line
+    code (`reachable_functions`). A program with several entries reaches the functions
+    of all its entries. Checks nothing if the module does not determine its entry
+    function, because a user may then choose any public function.
     """
     roots = list(entry_points(module).values())
     if not roots and (ENTRY in functions(module) or len(public_functions(module)) < 2):
@@ -74,8 +75,8 @@ def check_calls(module: ModuleOp) -> None:
 def entry_function(module: ModuleOp) -> FuncOp:
     """
     Returns the function `@main`, or the only public function of the module. Raises
-    DistIRError if there is no such function, if it does not have exactly one block, or if the
-    program has several entries (`distir.program.entries`).
+    DistIRError if there is no such function, if the function does not have exactly one
+    block, or if the program has several entries (`distir.program.entries`).
     """
     found = functions(module)
     several = entry_points(module)
@@ -197,8 +198,9 @@ def _calls(function: FuncOp) -> Iterator[CallOp]:
 
 def check_body(op: Operation) -> None:
     """
-    Raises DistIRError if the body of `op` computes tensors or uses values from outside,
-    as loops do. A body on single numbers, as in `linalg.generic`, is allowed.
+    Raises DistIRError if the body of `op` computes tensors or uses values from outside
+    of the body, as loops do. A body on single numbers, as in `linalg.generic`, is
+    allowed.
     """
     inside = {value for region in op.regions for value in _values_in(region)}
     for region in op.regions:
@@ -250,7 +252,7 @@ def unique_name(module: ModuleOp, name: str) -> str:
 def return_op(function: FuncOp) -> ReturnOp:
     """
     Returns the return op of a function. Raises DistIRError if the function does not end
-    in one.
+    in a return op.
     """
     last = function.body.block.last_op
     if not isinstance(last, ReturnOp):
@@ -275,7 +277,7 @@ def ancestors(
 ) -> set[Operation]:
     """
     Returns the ops on which `values` depend, directly or not. The search stops at
-    values in `known`: ops on which only such values depend are left out.
+    values in `known`: an op that is needed only for values in `known` is left out.
     """
     found: set[Operation] = set()
     pending = list(values)
@@ -318,8 +320,8 @@ def check_executed(module: ModuleOp, roots: Iterable[FuncOp]) -> None:
 def other_functions(module: ModuleOp) -> list[FuncOp]:
     """
     Returns the public functions that the entry function does not reach, such as an
-    `@eval` beside `@main`, and all functions that they call. DistIR does not change
-    them.
+    `@eval` beside `@main`, and all functions that these public functions call. DistIR
+    does not change the returned functions.
     """
     known = functions(module)
     entry = entry_function(module)
@@ -353,8 +355,9 @@ def holds_layouts(function: FuncOp) -> bool:
 
 def left_alone(module: ModuleOp) -> set[FuncOp]:
     """
-    Returns the functions that are neither part of the program nor distributed: only
-    other public functions reach them, and none of their values has a layout.
+    Returns the functions that neither belong to the program nor are distributed: the
+    entry function does not reach them, a different public function does, and none of
+    their values has a layout.
     """
     others = other_functions(module)
     if not others:
@@ -365,9 +368,9 @@ def left_alone(module: ModuleOp) -> set[FuncOp]:
 
 def separate_others(module: ModuleOp) -> list[FuncOp]:
     """
-    Copies each function that both the entry function and other public functions reach.
-    The other functions then call the copies, so that the program can change without
-    affecting them. Returns the copies.
+    Copies each function that both the entry function and a public function outside of
+    the program reach. The functions outside of the program then call the copies, so
+    that the program can change without affecting them. Returns the copies.
     """
     own = set(reachable_functions(module))
     changed: list[FuncOp] = []
@@ -391,7 +394,7 @@ def separate_others(module: ModuleOp) -> list[FuncOp]:
 
 def erase_unreachable(module: ModuleOp) -> None:
     """
-    Removes the private functions that neither the entry function nor another public
+    Removes the private functions that neither the entry function nor any public
     function reaches.
     """
     kept = {*reachable_functions(module), *other_functions(module)}

@@ -87,8 +87,8 @@ class KnownLocations:
     """
     The locations of a module's functions, of their returns, and of their arguments,
     recorded before a rewrite that makes new ones. Arguments are found by name. Ops are
-    found by their scope (module path) and the name of their first result, and are left
-    out if these belong to ops with different locations.
+    found by their scope (module path) and the name of their first result. If several
+    ops share both but differ in their locations, their location counts as unknown.
     """
 
     functions: dict[str, LocationAttr]

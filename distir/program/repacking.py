@@ -110,8 +110,8 @@ class Repacked:
 
 def repacked_of(attributes: Mapping[str, Attribute]) -> Repacked | None:
     """
-    Returns the tensors in an argument with these attributes, or None if it is not
-    repacked. Raises DistIRError if `dist.repacked` is malformed.
+    Returns the tensors in an argument with these attributes, or None if the argument is
+    not repacked. Raises DistIRError if `dist.repacked` is malformed.
     """
     attr = attributes.get(REPACKED)
     if attr is None:

@@ -23,8 +23,8 @@ from distir.program.functions import check_body, functions, return_op
 
 def replace_program(module: ModuleOp, other: ModuleOp) -> None:
     """
-    Replaces the contents and attributes of `module` by those of the module `other`,
-    which becomes empty.
+    Replaces the contents and attributes of `module` by those of the module `other`. The
+    module `other` is empty afterwards.
     """
     for op in list(module.body.block.ops):
         op.detach()
@@ -92,9 +92,9 @@ def made_with(
     op: Operation, operands: Sequence[SSAValue], result_types: Sequence[Attribute]
 ) -> Operation:
     """
-    Returns a new op of the same kind and attributes as `op`, with other operands and
-    result types. Raises DistIRError if `op` has a body that depends on the old ones
-    (see `check_body`).
+    Returns a new op of the same kind and attributes as `op`, on `operands` and with
+    results of `result_types`. Raises DistIRError if the body of `op` depends on the old
+    operands or result types (see `check_body`).
     """
     regions: list[Region] = []
     if op.regions:
@@ -117,7 +117,7 @@ def _retyped(
 ) -> dict[str, Attribute]:
     """
     Returns the attributes of an op for new result types. The value of a constant such
-    as `arith.constant` has the type of the result; it gets the new type.
+    as `arith.constant` has the type of the result, and therefore gets the new type.
     """
     found = dict(attributes)
     if op.name.startswith("onnx.") or op.operands or len(op.results) != 1:
@@ -160,8 +160,8 @@ def replace_call(
     result_types: Sequence[Attribute],
 ) -> CallOp:
     """
-    Replaces `call` by a call of the function `name`, and returns the new call. Its
-    first results replace the results of the old call.
+    Replaces `call` by a call of the function `name`, and returns the new call. The
+    first results of the new call replace the results of the old call.
     """
     new = called(call, name, operands, result_types)
     Rewriter.insert_op(new, InsertPoint.before(call))

@@ -1,11 +1,11 @@
 """
-Arguments that hold a tensor of the source model in another form.
+Arguments that hold a tensor of the source model padded or flattened.
 
 Sizes that the number of devices does not divide are made larger. Either a dimension is
 padded with zeros (`dist.padded` holds the original shape), or the tensor is flattened
 and filled up with zeros (`dist.flattened`). Arguments of the entry function have these
-attributes, and so have the results that replace them. Weights files, checkpoints and
-all other values outside of a program have the form of the source model.
+attributes, and so have the results that replace these arguments. Weights files,
+checkpoints and all other values outside of a program have the form of the source model.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class Flattened:
 def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
     """
     Returns the flattened form of an argument or result with these attributes, or None
-    if it is not flattened. Raises DistIRError if `dist.flattened` is malformed.
+    if the argument or result is not flattened. Raises DistIRError if `dist.flattened`
+    is malformed.
     """
     attr = attributes.get(FLATTENED)
     if attr is None:
@@ -147,17 +148,24 @@ zeros that follow them.
 
 
 def elements_in(runs: Runs) -> int:
-    """Returns the number of elements of the dimension without its padding."""
+    """
+    Returns the number of elements of a dimension with the padding `runs`; the zeros are
+    not counted.
+    """
     return sum(count for count, _ in runs)
 
 
 def size_of(runs: Runs) -> int:
-    """Returns the size of the dimension with its padding."""
+    """
+    Returns the size of a dimension with the padding `runs`; the zeros are counted.
+    """
     return sum(count + zeros for count, zeros in runs)
 
 
 def places_in(runs: Runs) -> list[int]:
-    """Returns the index of each element of the dimension after padding."""
+    """
+    Returns the index that each element of a dimension has after the padding `runs`.
+    """
     found: list[int] = []
     begin = 0
     for count, zeros in runs:
@@ -173,7 +181,8 @@ class SourceForm:
 
     - `shape`: the shape in the source model;
     - `padded`: the shape after padding with zeros; equal to `shape` without padding;
-    - `flattened`: the flattened form of the padded tensor; None if it is not flattened;
+    - `flattened`: the flattened form of the padded tensor; None if the tensor is not
+      flattened;
     - `runs`: the dimension that has zeros between its elements too, and its padding;
       None if all zeros come after the elements.
     """
@@ -206,7 +215,10 @@ class SourceForm:
 
     @property
     def _places(self) -> tuple[slice | list[int], ...]:
-        """The index, in the padded tensor, of the source tensor's elements."""
+        """
+        The index of the source tensor's elements in the padded tensor: for each
+        dimension, a slice or a list of indices.
+        """
         places: list[slice | list[int]] = [slice(size) for size in self.shape]
         if self.runs is not None:
             dim, runs = self.runs
@@ -240,8 +252,8 @@ def source_form_of(
 ) -> SourceForm | None:
     """
     Returns the form of an argument or result with this type and these attributes, or
-    None if it has the form of the source model. Raises DistIRError if the attributes do
-    not fit the type.
+    None if the argument or result has the form of the source model. Raises DistIRError
+    if the attributes that record the form contradict the type.
     """
     flattened, padding = flattened_of(attributes), attributes.get(PADDED)
     runs = _runs_of(attributes)
@@ -275,8 +287,8 @@ def source_form_of(
 
 def _runs_of(attributes: Mapping[str, Attribute]) -> tuple[int, Runs] | None:
     """
-    Returns the dimension that has zeros between its elements, and its padding; None if
-    there is no such dimension.
+    Returns the dimension that has zeros between its elements, and the padding of this
+    dimension. Returns None if there is no such dimension.
     """
     attr = attributes.get(PADDED_RUNS)
     if attr is None or not isinstance(attr, DenseArrayBase):
@@ -287,8 +299,9 @@ def _runs_of(attributes: Mapping[str, Attribute]) -> tuple[int, Runs] | None:
 
 def argument_forms(function: FuncOp) -> list[SourceForm | None]:
     """
-    Returns the form of each argument of a function; None for an argument in the form of
-    the source model. Raises DistIRError if attributes do not fit a type.
+    Returns the form of each argument of a function. The entry is None for an argument
+    in the form of the source model. Raises DistIRError if the attributes that record a
+    form contradict the type in the program.
     """
     types = function.function_type.inputs.data
     return list(map(source_form_of, types, argument_attributes(function)))
@@ -296,8 +309,9 @@ def argument_forms(function: FuncOp) -> list[SourceForm | None]:
 
 def result_forms(function: FuncOp) -> list[SourceForm | None]:
     """
-    Returns the form of each result of a function; None for a result in the form of the
-    source model. Raises DistIRError if attributes do not fit a type.
+    Returns the form of each result of a function. The entry is None for a result in the
+    form of the source model. Raises DistIRError if the attributes that record a form
+    contradict the type in the program.
     """
     types = function.function_type.outputs.data
     return list(map(source_form_of, types, result_attributes(function)))
@@ -306,7 +320,8 @@ def result_forms(function: FuncOp) -> list[SourceForm | None]:
 def source_types(function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
     """
     Returns the types of a function's arguments, and of its results, in the source
-    model. Raises DistIRError if attributes do not fit a type.
+    model. Raises DistIRError if the attributes that record a form contradict the type
+    in the program.
     """
     types = function.function_type
     return (
@@ -317,7 +332,8 @@ def source_types(function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
 
 def check_source_forms(function: FuncOp) -> None:
     """
-    Raises DistIRError if the attributes of an argument or result do not fit its type.
+    Raises DistIRError if the attributes that record the form of an argument or result
+    contradict its type.
     """
     argument_forms(function)
     result_forms(function)

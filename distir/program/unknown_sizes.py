@@ -79,7 +79,7 @@ def _is_entry(function: FuncOp) -> bool:
 
 
 def _callee(op: Operation) -> FuncOp | None:
-    """Returns the function that an op calls; None if the op is not a call."""
+    """Returns the function that an op calls, or None if the op is not a call."""
     if not isinstance(op, CallOp):
         return None
     parent: Operation | None = op

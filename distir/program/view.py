@@ -103,8 +103,8 @@ class Program:
     @cached_property
     def updates(self) -> Mapping[int, int]:
         """
-        Maps the index of each result to the index of the argument that it replaces in
-        the next step. Other results are left out.
+        Maps the index of each result that replaces an argument in the next step to the
+        index of this argument. All other results are left out.
         """
         return updated_arguments(self.entry)
 
@@ -171,7 +171,7 @@ def _dictionaries(
 def batch_size(function: FuncOp) -> int | None:
     """
     Returns the batch size: the first dimension of the first input that has dimensions,
-    in its global shape. Returns None if no input has any.
+    in its global shape. Returns None if no input has dimensions.
     """
     for value, role in zip(
         function.body.block.args, argument_roles(function), strict=True

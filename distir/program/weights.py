@@ -1,6 +1,6 @@
 """
-Weights of a program. They are not in the IR, but in a safetensors file, under their
-source names.
+Weights of a program. The IR does not hold the weights. They are in a safetensors file,
+under their names in the source model.
 
 The attribute `dist.weights` of a module names its file: a bare file name in the folder
 of the `.mlir` file. A program can thus never make a tool read files from elsewhere.
@@ -35,8 +35,8 @@ _DTYPES = frozenset(
 
 class Weights(Mapping[str, npt.NDArray[Any]]):
     """
-    The tensors of a safetensors file, by name. The file is memory-mapped: a tensor is
-    read at each look-up, and not kept.
+    The tensors of a safetensors file, by name. The file is memory-mapped: each look-up
+    reads the tensor from the file, and no tensor is kept.
     """
 
     def __init__(self, path: Path):
@@ -102,8 +102,8 @@ def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> N
 def _written(path: Path, weights: Mapping[str, npt.NDArray[Any]]) -> Generator[None]:
     """
     Returns a context manager that writes weights to a temporary file. At the end of the
-    context, this file replaces the file `path`. Raises DistIRError if a file cannot be
-    written, or cannot hold the element type of a weight.
+    context, the temporary file replaces the file `path`. Raises DistIRError if a file
+    cannot be written, or cannot hold the element type of a weight.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
@@ -167,9 +167,9 @@ def path_beside(program: Path) -> Path:
 
 def check_replaceable(weights: Path, program: Path) -> None:
     """
-    Raises DistIRError if the file `weights` exists and the file `program` does not name
-    it. The file may then belong to another model, like the `model.safetensors` beside a
-    Hugging Face configuration.
+    Raises DistIRError if the file `weights` exists and the program in the file
+    `program` does not name it as its weights file. The weights may then belong to
+    another model, like the `model.safetensors` beside a Hugging Face configuration.
     """
     if not weights.exists():
         return
@@ -188,8 +188,8 @@ def new_weights_beside(
     """
     Returns a context manager that writes weights beside the file `program`, and makes
     the module name the weights file. The caller writes the program inside the context.
-    Both files stay as they were if one of them cannot be written. Without weights,
-    nothing is done. Raises DistIRError if the weights cannot be written.
+    Both files stay as they were if one of them cannot be written. If `weights` is
+    empty, nothing is written. Raises DistIRError if the weights cannot be written.
     """
     if not weights:
         yield
@@ -204,9 +204,9 @@ def new_weights_beside(
 @contextmanager
 def attributes_kept(module: ModuleOp) -> Generator[None]:
     """
-    Returns a context manager that restores the attributes of a module at its end. The
-    name of a weights file that is set inside the context thus only appears in the
-    written file.
+    Returns a context manager that restores the attributes of a module at the end of the
+    context. The name of a weights file that is set inside the context thus only appears
+    in the file that is written there.
     """
     before = dict(module.attributes)
     try:

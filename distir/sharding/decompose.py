@@ -1,12 +1,12 @@
 """
-Decompositions: an op is written as several other ops, which can split factors that the
-op itself cannot.
+Decompositions: an op is replaced by several ops, which can split factors that the op
+itself cannot.
 
 If a Gemm with a bias were partial over an axis, every device would add the bias.
 Decomposed, the partial products are reduced first and the bias is added once. A
 cross-entropy needs all classes; its decomposition computes partial numbers per label.
-The sharding rule of an op lists such factors (`Rule.decomposed`). Decompositions are
-registered by op name:
+The sharding rule of an op lists the factors that only a decomposition can split
+(`Rule.decomposed`). Decompositions are registered by op name:
 
 ```python
 @decomposition("onnx.Gemm")
@@ -61,8 +61,8 @@ def decompose(op: Operation) -> list[Operation] | None:
 
 def decompose_by_name(op: Operation) -> list[Operation] | None:
     """
-    Returns new, detached ops that replace `op`, which a user asked to decompose.
-    Returns None for an op that stays as it is.
+    Returns new, detached ops that replace `op`, an op for which a user requested the
+    decomposition. Returns None if `op` has no decomposition.
     """
     function = named_parts.of(op)
     return decompose(op) if function is None else function(op)

@@ -76,7 +76,7 @@ def _declared_exchange(
 ) -> StateExchange | None:
     """
     Returns the messages of an opaque module that communicates on its own, as one
-    all-to-all of the declared bytes. Returns None if it declares none.
+    all-to-all of the declared bytes. Returns None if the module declares no bytes.
     """
     rule = rule_for(op)
     axes = tuple(own.axis for own in rule.axes_on(mesh))

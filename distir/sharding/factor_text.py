@@ -1,6 +1,6 @@
 """
 Sharding rules as text, for ops whose rule depends on shapes only. The text is an op's
-`FACTORS`, or a row for an ONNX operator.
+`FACTORS`, or a row in the table of ONNX operators.
 
     [n, c, *s], [n, *p, ?] -> [n, c, *p] keep s linear 0
 
@@ -8,23 +8,24 @@ The notation is also used for users' kernels (`kernel_rule`). It names the facto
 each dimension of each operand and result. Several factors of one dimension are listed
 from major to minor (`[b, g h]`). Without brackets, spaces separate dimensions, as in `m
 k, k n -> m n`, and a dimension of several factors is in parentheses: `b (g h) -> b g
-h`. A factor that no result has is summed over. A factor that only some results have
-leaves partial sums in the others. In addition:
+h`. A factor that no result has is summed over. If only some results have a factor, a
+split of it leaves partial sums in the results that lack it. In addition:
 
-- `*s` is a run: any number of dimensions; equal names are equal runs. The run `*a@axis`
-  has as many dimensions as the attribute `axis` says. `g@groups` is a factor of the
-  size in the attribute `groups`. An attribute is an ONNX attribute, or a property of
-  the op's class.
-- `?` is a dimension of any size that cannot be split and is unrelated to others, `*?`
-  is any number of such dimensions, and `?t` gives the size of such a dimension a name.
+- `*s` stands for any number of dimensions; equal names stand for the same dimensions.
+  `*a@axis` stands for as many dimensions as the attribute `axis` says. `g@groups` is a
+  factor of the size in the attribute `groups`. An attribute is an ONNX attribute, or a
+  property of the op's class.
+- `?` is a dimension of any size that cannot be split and is unrelated to all other
+  dimensions, `*?` is any number of such dimensions, and `?t` gives the size of such a
+  dimension a name.
 - `keep s t`: factors that stay whole.
 - `max v`, `min v`: factors that are reduced by maximum or minimum instead of a sum.
 - `decompose v`: factors that only the op's decomposition can split.
 - `linear 0, 1+2`: operands through which partial sums pass, alone (0) or together
   (1+2). `linear max 0` means that partial maxima pass, and `linear any 0` partial
   values of every reduction.
-- `flops 2*n*c/3`: the number of operations, a product of sizes of factors and runs with
-  an optional divisor.
+- `flops 2*n*c/3`: the number of operations, a product of sizes of factors and of
+  `*name`s with an optional divisor.
 
 Optional operands and results that an op lacks are left out. The text of a variadic
 operand or result is repeated for each of its values, unless the rule has a text for
@@ -65,8 +66,8 @@ _PLAIN_DIM = re.compile(r"\(([^()]*)\)|([^\s()]+)")
 
 class UnfitShapesError(ValueError):
     """
-    The error that shapes do not fit a rule's text, or do not determine its lengths and
-    sizes.
+    The error that shapes do not fit the text of a rule. Also the error that the shapes
+    do not determine the sizes of all factors, or the number of dimensions of a `*name`.
     """
 
 
@@ -248,9 +249,9 @@ def rule_from(text: str) -> RuleFunction:
 
 def _one_for_each(groups: tuple[Group, ...], count: int) -> tuple[Group, ...]:
     """
-    Puts each shape into a separate group if the text has as many tensors (`count`) as
-    there are shapes, but not as many as there are groups. Otherwise returns `groups`. A
-    group holds the shapes of one variadic operand or result.
+    Returns the shapes in one group per shape if the text has as many tensors (`count`)
+    as there are shapes, but not as many as there are groups. Otherwise returns
+    `groups`. A group holds the shapes of one variadic operand or result.
     """
     shapes = [shape for group in groups for shape in group]
     if len(groups) != count and len(shapes) == count:
@@ -260,8 +261,8 @@ def _one_for_each(groups: tuple[Group, ...], count: int) -> tuple[Group, ...]:
 
 def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None:
     """
-    Returns the shapes of each operand and of each result in the op's definition, or
-    None if a shape is unknown.
+    Returns two tuples of groups of shapes: one group for each operand, and one for each
+    result, in the op's definition. The result is None if any shape is unknown.
     """
     values = (*op.operands, *op.results)
     for value in values:
@@ -289,8 +290,8 @@ def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None
 
 def _attribute(op: Operation, name: str) -> int:
     """
-    Returns the integer attribute `name` of an op. Raises DistIRError if the op does not
-    have it.
+    Returns the value of the integer attribute `name` of an op. Raises DistIRError if
+    the op does not have this attribute.
     """
     if isinstance(op, OnnxOp):
         found = op.attribute(name)
@@ -329,7 +330,7 @@ def rule_for_shapes(
     given shapes. `attributes` holds the values of the attributes that the text names.
 
     Raises UnfitShapesError if the shapes do not fit the text, or do not determine the
-    lengths of runs and the sizes of factors.
+    number of dimensions of each `*name` and the sizes of factors.
     """
     known, pattern = dict(attributes), parsed(text)
     given = [(i, s) for i, group in enumerate(operands) for s in group]

@@ -191,7 +191,7 @@ class _Derivation:
         """
         Returns the reduction over which results without `atom`, a factor, are partial
         if the atom is split. Returns `_OWN` if all results have the atom, and None if
-        it cannot be split.
+        the atom cannot be split.
         """
         if atom in self._atoms.kept:
             return None

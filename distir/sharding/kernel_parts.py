@@ -187,8 +187,8 @@ def _problem(block: Block, rule: Rule, factor: int, count: int) -> str | None:
 def check_rule(kernel: KernelDefOp) -> None:
     """
     Proves the rule of a kernel: the reference can be split along each factor that the
-    rule allows to be split. Raises DistIRError otherwise; its message names the factor
-    to keep whole.
+    rule allows to be split. If this is not so, raises DistIRError; the message names
+    the factor to keep whole.
     """
     what = f"kernel @{kernel.symbol}"
     try:

@@ -4,9 +4,9 @@ Sharding rules of users' kernels, as text. The text
     [b,h,q,d], [b,h,k,d], [b,h,k,e] -> [b,h,q,e] keep q k d e
 
 lists the dimensions of every operand and result. A dimension is a factor, several
-factors from major to minor (`[b, q, h 64]`), or `1`, which has none. Numbers, and
+factors from major to minor (`[b, q, h 64]`), or `1`, which has no factor. Numbers, and
 factors after `keep`, stay whole. Splitting a factor splits the operands and results
-that have it; results that lack it become terms of a sum.
+that have the factor; results that lack it become terms of a sum.
 """
 
 from __future__ import annotations

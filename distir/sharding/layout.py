@@ -91,8 +91,8 @@ def fits(shape: Sequence[int], layout: Layout, mesh: Mesh) -> bool:
 
 def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
     """
-    Returns the layout without run lengths that are redundant because the split is
-    contiguous.
+    Returns the layout without redundant run lengths (block sizes). A run length is
+    redundant if the split is contiguous.
     """
     if all(s.run is None and s.axis in mesh.sizes for d in layout.dims for s in d):
         return layout
@@ -113,7 +113,7 @@ def in_mesh_order(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
     """
     Returns the layout with the axes of each dimension in the mesh's order where this is
     possible. Every device holds the same elements as before. For `{t, d}` on 64
-    elements over axes d and t of size 2, it is `{d:16, t}`.
+    elements over axes d and t of size 2, the result is `{d:16, t}`.
     """
     order = [axis for axis, _ in mesh.axes]
     return _reordered(
@@ -132,7 +132,7 @@ def nested(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
     """
     Returns the layout with nested axes in place of axes that alternate in blocks of the
     same length. Every device holds the same elements as before. For `{d:16, t}` on 64
-    elements over axes d and t of size 2, it is `{t, d}`.
+    elements over axes d and t of size 2, the result is `{t, d}`.
 
     Communication along d then stays within the parts over t.
     """
@@ -176,8 +176,9 @@ def _reordered(
 
 def local_shape(shape: Sequence[int], layout: Layout, mesh: Mesh) -> tuple[int, ...]:
     """
-    Returns the shape of the part that each device holds of a tensor with `layout`.
-    Raises DistIRError if the layout has another number of dimensions than `shape`.
+    Returns the shape of each device's part of a tensor that has the global shape
+    `shape` and the layout `layout`. Raises DistIRError if the layout has a number of
+    dimensions that differs from the tensor's.
     """
     if layout.dims and len(layout.dims) != len(shape):
         check_layout(shape, layout, mesh, f"a tensor of shape {list(shape)}")
@@ -300,8 +301,9 @@ def take_shard(
 ) -> npt.NDArray[Any]:
     """
     Returns the part of a global array that the device at `coordinates` holds. If the
-    layout is partial over axes, the device at coordinate 0 on them holds the value.
-    Other devices hold zeros for sums, and the same value for maxima and minima.
+    layout is partial over axes, the devices at coordinate 0 on these axes hold the
+    value. All other devices hold zeros for sums, and the same value for maxima and
+    minima.
     """
     for dim, shards in enumerate(layout.dims):
         if shards:

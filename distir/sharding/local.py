@@ -141,10 +141,11 @@ def local_ops_along(
 ) -> Sequence[Operation]:
     """
     Returns the ops that compute a distributed op's results if only the mesh axis `axis`
-    is made local. The axis must be the outermost of every split.
+    is made local. The axis must be the outermost axis of every split.
 
     `operands` are local along the axis, and the results have the types `result_types`.
-    `rule_of` returns the sharding rule of `op`, for callers that know it already. A `collective.coordinate` among the ops gives the position along the axis.
+    `rule_of` returns the sharding rule of `op`, for callers that know the rule already.
+    A `collective.coordinate` among the returned ops gives the position along the axis.
     """
     form = local_form.of(op)
     if form is None:

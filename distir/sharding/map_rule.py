@@ -26,8 +26,8 @@ def loop_sizes(
     types: Sequence[Attribute], maps: Sequence[AffineMap]
 ) -> tuple[int, ...]:
     """
-    Returns the number of iterations of each loop, taken from the dimensions that only
-    this loop indexes. The number is 1 for a loop without such a dimension.
+    Returns the number of iterations of each loop, read from a dimension whose index is
+    this loop alone. The number is 1 for a loop without such a dimension.
     """
     found = [1] * (maps[0].num_dims if maps else 0)
     for type_, indices in zip(types, maps, strict=True):
@@ -39,7 +39,10 @@ def loop_sizes(
 
 
 def loops_in_expressions(maps: Sequence[AffineMap]) -> frozenset[int]:
-    """Returns the loops that occur in an index expression with other terms."""
+    """
+    Returns the loops whose index occurs in an expression together with other terms,
+    such as `d0 + d1`.
+    """
     return frozenset(
         used
         for indices in maps
@@ -84,13 +87,14 @@ def rule_from_maps(
     - `reductions`: for loops that index no result, the combination of their iterations,
       by loop or for all: `"sum"`, `"max"` or `"min"`;
     - `keep`: loops that must not be split;
-    - `linear`: sets of operands, counted from 0, in which the results are linear, so that
-      partial sums of exactly these operands pass through the op;
+    - `linear`: sets of operands, counted from 0, in which the results are linear, so
+      that partial sums of exactly these operands pass through the op;
     - `flops`: floating-point operations of one iteration.
 
-    A loop that indexes only some results leaves partial sums in the others. Loops in
-    expressions stay whole, and so does an op with unknown sizes. The rule raises
-    DistIRError for an op whose maps do not fit its operands and results.
+    If a loop indexes only some results, a split of the loop leaves partial sums in the
+    results that it does not index. Loops in expressions stay whole, and so does an op
+    with unknown sizes. The rule raises DistIRError for an op whose maps do not fit its
+    operands and results.
     """
     every = reductions if isinstance(reductions, str) else "sum"
     kinds = {} if isinstance(reductions, str) else dict(reductions)

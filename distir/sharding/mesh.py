@@ -52,7 +52,8 @@ class Mesh:
 
     def size(self, axis: str) -> int:
         """
-        Returns the size of `axis`. Raises DistIRError if the mesh has no such axis.
+        Returns the size of the axis `axis`. Raises DistIRError if the mesh lacks this
+        axis.
         """
         size = self.sizes.get(axis)
         if size is None:
@@ -144,8 +145,8 @@ class Mesh:
 
 def only_mesh(module: ModuleOp) -> Mesh:
     """
-    Returns the mesh of a module that has exactly one. Raises DistIRError if the module
-    has none or several.
+    Returns the mesh of a module that declares exactly one mesh. Raises DistIRError if
+    the module declares no mesh or several.
     """
     known = meshes(module)
     if len(known) != 1:

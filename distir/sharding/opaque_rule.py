@@ -33,8 +33,8 @@ class OpaqueRule:
     The sharding rule of an opaque module.
 
     - `factors`: the rule for the mesh axes over which the module does not communicate;
-    - `operands`, `results`: for each tensor, the axes over which the module
-      communicates and which split the tensor, each with the dimension that it splits.
+    - `operands`, `results`: for each tensor, pairs of a mesh axis over which the module
+      communicates and the dimension of the tensor that the axis splits.
     """
 
     factors: KernelRule

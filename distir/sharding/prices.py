@@ -26,7 +26,7 @@ hardly differs between plans.
 def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
     """
     Returns the bytes of a value on one device under `layout`. The bytes of all
-    micro-batches count, because a device reads and communicates all of them. A value
+    micro-batches count, because a device reads and communicates each of them. A value
     that all micro-batches share counts once.
     """
     type_ = value.type

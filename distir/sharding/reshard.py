@@ -4,7 +4,7 @@ Finds the cheapest way from one layout to another.
 `plan_reshard` searches chains of collectives, each over one mesh axis, for the chain
 that moves the fewest bytes per device; an all-to-all may move several axes. It then
 merges neighbouring steps of one kind into one collective over several axes. `partition`
-uses it to expand `dist.reshard`, and searches use it to price a reshard.
+calls `plan_reshard` to expand `dist.reshard`, and searches call it to price a reshard.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ StepKind = Literal[
 
 @dataclass(frozen=True)
 class ReshardStep:
-    """One collective over some axes, or a send, and the layout of its result."""
+    """
+    A step of a reshard, with the layout of its result. The step is a collective over
+    one or several mesh axes, or a send.
+    """
 
     kind: StepKind
     axes: tuple[str, ...]
@@ -92,8 +95,8 @@ class Planner:
 
     def plan(self, before: Layout) -> list[ReshardStep]:
         """
-        Returns the cheapest steps from the layout `before`. Raises DistIRError if there
-        are none.
+        Returns the cheapest steps from the layout `before`. Raises DistIRError if no
+        steps lead from it to the planner's layout.
         """
         steps = self.find(before)
         if steps is None:
@@ -294,8 +297,8 @@ def _joint_blocks(
 ) -> int:
     """
     Returns the number of contiguous blocks in which `axes`, the innermost axes of a
-    dimension, split it together (1 unless the split is block-cyclic). Returns 0 if no
-    collective can split or gather `axes` together.
+    dimension, together split this dimension (1 unless the split is block-cyclic).
+    Returns 0 if no collective can split or gather `axes` together.
     """
     dims = {
         dim

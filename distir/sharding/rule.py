@@ -54,9 +54,10 @@ class Factor:
     A group of dimensions, or of parts of dimensions, that a mesh axis splits together,
     with its size and kind.
 
-    - `parallel`: the factor appears in results; splitting it splits them;
-    - `reduction`: the factor is removed by a sum, maximum or minimum; splitting it leaves
-      results partial;
+    - `parallel`: the factor appears in results; splitting the factor splits these
+      results;
+    - `reduction`: the factor is removed by a sum, maximum or minimum; splitting the
+      factor leaves results partial;
     - `replicate`: the factor must not be split.
     """
 
@@ -87,8 +88,9 @@ The key, beside those of factors, of the parts into which an op divides work by 
 class AxisDims:
     """
     A mesh axis over which an op communicates on its own, such as an opaque module with
-    a collective inside. The axis splits the given dimension of each operand and result,
-    or none (None), and no factor. A result in `sums` is a sum over the axis.
+    a collective inside. The axis splits no factor. It splits the given dimension of
+    each operand and result; an entry is None if the axis splits no dimension of that
+    tensor. A result in `sums` is a sum over the axis.
     """
 
     axis: str
@@ -117,13 +119,13 @@ class Rule:
       and the gradient of a weight, summed over rows. Splitting the factor leaves these
       results partial.
     - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
-      `recomputed`: the part of these operations in which a gradient computes the work of
-      the forward again.
+      `recomputed`: the part of these operations in which a gradient repeats work of the
+      forward pass.
     - `unread`: operands whose values are not read. Only their layouts matter: they
       determine the split of results. An axis of such an operand counts only if no other
       operand uses it.
-    - `own_axes`: the axes over which the op communicates on its own. They split operands
-      and results in the declared way, independently of the factors.
+    - `own_axes`: the axes over which the op communicates on its own. They split
+      operands and results in the declared way, independently of the factors.
     - `fills`: whether each device can make any part of the results from whole operands,
       such as the shape of a tensor whose elements are all equal.
     """
@@ -427,8 +429,8 @@ def _inference_beside(
 ) -> Inference | str:
     """
     Returns the inference of an op that communicates on its own over `own_axes`. The
-    operands must be split over these axes as declared; the other axes split the rule's
-    factors.
+    operands must be split over these axes as declared. The remaining axes of the mesh
+    split the factors of the rule.
     """
     names = [own.axis for own in own_axes]
     rest = [_without_axes(layout, names) for layout in operands]
@@ -447,7 +449,10 @@ def _inference_beside(
 
 
 def _places(layout: Layout) -> set[tuple[int, Shard | str]]:
-    """Returns the shards of each dimension of a layout, and its partial axes."""
+    """
+    Returns the shards of a layout, each with the index of its dimension, and the
+    partial axes, each with the index -1.
+    """
     found: set[tuple[int, Shard | str]] = {
         (d, shard) for d, dim in enumerate(layout.dims) for shard in dim
     }

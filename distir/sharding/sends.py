@@ -29,8 +29,8 @@ Box = tuple[Interval, ...]
 @dataclass(frozen=True)
 class SentPiece:
     """
-    A piece of a value that one device sends to another. It is the box `taken` of the
-    sender's part and becomes the box `placed` of the receiver's part.
+    A piece of a value that one device sends to another device. The piece is the box
+    `taken` of the sender's part and becomes the box `placed` of the receiver's part.
 
     If the value is partial on the sender's mesh, all pieces with the same `term` form
     one term of the receiver's part. The receiver's part is the sum (maximum, minimum)
@@ -70,7 +70,8 @@ def check_send(before: Layout, source: Mesh, after: Layout, target: Mesh) -> Non
     """
     Raises DistIRError if a send is not supported. A send between meshes with the same
     axes must keep the layout. A send to another mesh must not change the reduction of a
-    partial value, or need more terms than there are (except for sums).
+    partial value. Unless the reduction is a sum, the layout `after` must not need more
+    terms than the layout `before` has.
     """
     if source.axes == target.axes and not keeps_coordinates(
         before, source, after, target
@@ -98,7 +99,7 @@ def plan_send(
     Each device receives every element of its part once, from a device that holds it.
     Devices that hold the same elements take turns as senders. The terms of a partial
     value are distributed to the devices that need a term; a device without a term holds
-    zeros. Raises DistIRError if `check_send` does.
+    zeros. Raises DistIRError if `check_send` refuses the send.
     """
     if keeps_coordinates(before, source, after, target):
         whole = tuple((0, size) for size in local_shape(shape, before, source))
@@ -208,7 +209,10 @@ def _by_dim(
 
 
 def _place(layout: Layout, at: Mapping[str, int]) -> tuple[int, ...]:
-    """Returns a device's coordinates on all axes that split the value."""
+    """
+    Returns the coordinates `at` of a device on all axes that split a value in the
+    layout `layout`.
+    """
     return tuple(at[axis] for axis in layout.split_axes)
 
 
@@ -217,7 +221,10 @@ def _partial_axes(layout: Layout, mesh: Mesh) -> list[tuple[str, int]]:
 
 
 def _terms(layout: Layout, mesh: Mesh) -> int:
-    """Returns the number of terms into which a partial value is divided."""
+    """
+    Returns the number of terms of a value with the layout `layout`, which is 1 if the
+    value is not partial.
+    """
     return prod(size for _, size in _partial_axes(layout, mesh))
 
 

@@ -29,14 +29,14 @@ They do not affect its rule.
 
 class Signatures:
     """
-    Gives the same id to ops that have the same sharding rule: ops of one kind, with
-    equal properties and types, whose operands come from equal constants. Layers repeat
-    their ops, and an optimizer treats all parameters of one shape alike, so a program
-    has far fewer ids than ops.
+    Gives ids to ops. Ops that have the same sharding rule share an id: ops of one kind
+    with equal properties and types, in which the same operands are constants of equal
+    value. Layers repeat their ops, and an optimizer treats all parameters of one shape
+    alike, so a program has far fewer ids than ops.
 
     While an object of this class is in use, calls may be changed to call another
-    function; other ops must keep their properties and types. `meaning` maps attributes
-    that count as equal to the same attribute.
+    function; all other ops must keep their properties and types. `meaning` is a
+    function from an attribute to the attribute that is compared in its place.
     """
 
     def __init__(self, meaning: Callable[[Attribute], Attribute] | None = None) -> None:
@@ -81,8 +81,8 @@ class Signatures:
 
     def form(self, op: Operation) -> int:
         """
-        Returns an id that ops share if they are of one kind and their types and
-        sharding rules are equal. Their properties and constants may differ.
+        Returns an id that ops share if they are of one kind and have equal types and
+        sharding rules. The properties and constants of these ops may differ.
         """
         kind = self.of(op)
         found = self._form_of.get(kind)

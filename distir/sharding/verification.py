@@ -49,8 +49,8 @@ def _shown(type_: Attribute) -> str:
 class DistributionVerifier:
     """
     The type check of one distributed program. After a successful check, `is_right_on`
-    checks the program again for other sizes of its mesh axes, and covers only the facts
-    that these sizes affect.
+    checks the program again with different sizes of the mesh axes, and covers only the
+    facts that these sizes affect.
     """
 
     def __init__(self, module: ModuleOp):
@@ -92,7 +92,8 @@ class DistributionVerifier:
     def is_right_on(self, known: Mapping[str, Mesh]) -> bool:
         """
         Whether a program that passed the check also passes with the meshes `known`,
-        which have other axis sizes. Covers only the facts that depend on these sizes.
+        which differ from the program's meshes in the sizes of their axes. Covers only
+        the facts that depend on these sizes.
         """
         self.meshes = known
         for type_ in self._right.values():
@@ -173,7 +174,7 @@ class DistributionVerifier:
     def _in_bucket(self, op: CollectiveOp, buckets: dict[Attribute, Operation]) -> None:
         """
         Checks that an op stands next to the other ops of its bucket, and that one
-        message can carry them all. Raises DistIRError if not.
+        message can carry all these ops. Raises DistIRError if not.
         """
         op.check_bucket()
         number = op.attributes[BUCKET]

@@ -12,8 +12,8 @@ from typing import Any
 
 class TimeIsOver(Exception):
     """
-    The error of a search that has no answer yet when its time is over or the user
-    interrupts it.
+    The error of a search that reaches its time limit, or is interrupted by the user,
+    before the search has a result.
     """
 
 
@@ -45,8 +45,8 @@ class Clock:
     @property
     def left(self) -> float:
         """
-        The seconds until the limit: negative after it, infinite without a limit, 0
-        after an interruption.
+        The seconds until the time limit. The number is negative after the limit,
+        infinite if there is no limit, and 0 after an interruption by the user.
         """
         return 0.0 if self.interrupted else self.limit - self.seconds
 
@@ -57,8 +57,8 @@ class Clock:
 
     def check(self) -> None:
         """
-        Raises TimeIsOver if the clock has stopped. Work calls this if it is useless
-        unless finished.
+        Raises TimeIsOver if the clock has stopped. For computations whose unfinished
+        results are of no use.
         """
         if self.stopped:
             raise TimeIsOver
@@ -97,8 +97,8 @@ class _Part(Clock):
 
     def __enter__(self) -> Clock:
         """
-        Returns the clock. It does not catch interruptions, because the clock for the
-        whole work catches them.
+        Returns the clock. This clock does not catch interruptions by the user, because
+        the clock of the whole work catches them.
         """
         return self
 

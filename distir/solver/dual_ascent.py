@@ -8,10 +8,10 @@ choice stays the same. The sum of the least costs of all nodes and edges is thus
 bound, which rises with each pass over the nodes. To read off a choice, the nodes are
 decided in order; each takes the best alternative given the nodes before it. Bound and
 choice are close to the optimum after some dozens of passes; a linear program of the
-same relaxation takes ten times as long. An alternative that costs more than the gap
-between bound and choice is in no better choice.
+same relaxation takes ten times as long. An alternative that raises the bound by more
+than the gap between bound and choice cannot be part of a better choice.
 
-If costs of nodes change, the messages of the last run are a good start for the next
+If costs of nodes change, the messages of the previous run are a good start for the next
 run.
 """
 
@@ -70,10 +70,13 @@ with the cost matrices of their edges.
 @dataclass
 class _Fold:
     """
-    A node that was folded, which means removed from the graph together with its costs.
-    `near` holds its neighbours at that time, at most two, and `costs` its costs.
-    `matrices` holds the cost matrices of its edges to these neighbours; rows are the
-    alternatives of the node.
+    A node that was folded: the node was removed from the graph, and the neighbours'
+    costs now include the cost of the node's best alternative.
+
+    - `near`: the neighbours of the node when it was removed, at most two;
+    - `costs`: the costs of the node's alternatives;
+    - `matrices`: the cost matrix of the edge to each neighbour, with a row for each
+      alternative of the node.
     """
 
     node: int
@@ -85,11 +88,11 @@ class _Fold:
 class DualAscent:
     """
     The relaxation of a graph without memory limits, by dual ascent. The nodes and edges
-    of the graph do not change. Nodes with at most two neighbours are folded first,
-    which is exact. The other nodes are the core.
+    of the graph do not change. Nodes with at most two neighbours are folded first
+    (removed exactly). The remaining nodes are the core.
 
     - `costs`: the costs of the graph's nodes; they may be replaced between runs;
-    - `best`: the cheapest choice of the last run, and the bound.
+    - `best`: the cheapest choice and the highest bound of the most recent run.
     """
 
     def __init__(self, graph: CostGraph):
@@ -115,9 +118,8 @@ class DualAscent:
         """
         Returns a choice for all nodes that were not folded (removed exactly), and a
         bound. The run improves both until the relative gap `gap` is reached, the clock
-        stops, or the bound rises by too little in comparison with `step`. `step` is a
-        fraction of the bound, by default the gap. If no choice is possible, the bound
-        is infinite.
+        stops, or the bound rises by much less than the fraction `step` of the bound. By
+        default `step` is the gap. If no choice is possible, the bound is infinite.
         """
         step = max(gap, LEAST_GAP) if step is None else step
         self._fold()
@@ -140,8 +142,9 @@ class DualAscent:
 
     def remaining(self, limit: float) -> CostGraph:
         """
-        Returns the graph of the nodes that were not folded (removed exactly), without
-        the alternatives that are in no choice of cost `limit` or less.
+        Returns the graph of the nodes that were not folded (removed exactly).
+        Alternatives are left out if every choice that contains them costs more than
+        `limit`.
         """
         nodes, edges = self._parts()
         slack = {i: costs - costs.min() for i, costs in nodes.items()}
@@ -165,8 +168,9 @@ class DualAscent:
 
     def result(self, core: SolverResult) -> SolverResult:
         """
-        Extends `core`, a result for the nodes that were not folded, to the folded
-        nodes, and returns it.
+        Returns the result for all nodes. `core` is the result for the nodes that were
+        not folded (removed exactly); the best alternatives of the folded nodes follow
+        from it.
         """
         if core.choice is None:
             return core
@@ -180,8 +184,8 @@ class DualAscent:
 
     def _fold(self) -> None:
         """
-        Folds nodes with few neighbours: removes them exactly, and sets the costs and
-        edges of the remaining nodes accordingly.
+        Folds nodes with at most two neighbours: removes these nodes, and adds the costs
+        of their best alternatives to the costs and edges of the remaining nodes.
         """
         costs = dict(self.costs)
         near = {i: dict(around) for i, around in self.graph.near.items()}
@@ -217,8 +221,9 @@ class DualAscent:
 
     def _pass(self, senders: Sequence[_Sender]) -> None:
         """
-        Sends messages from each node in turn to the nodes after it in the order. Each
-        edge to a later node gets an equal share of the node's costs.
+        Sends messages from each node in `senders` in turn to the nodes after it in the
+        order of the pass. Each edge to a later node gets an equal share of the sending
+        node's costs.
         """
         messages, least = self.messages, np.minimum.reduce
         for node, share, targets in senders:
@@ -298,8 +303,8 @@ class DualAscent:
 
 def _fold_order(near: dict[int, set[int]]) -> list[tuple[int, tuple[int, ...]]]:
     """
-    Returns the nodes that can be removed from a graph one after another, because each
-    then has at most two neighbours. Each node comes with these neighbours.
+    Returns the nodes that can be removed from a graph one after another. Each node has
+    at most two neighbours when it is removed, and comes with these neighbours.
     """
     order: list[tuple[int, tuple[int, ...]]] = []
     queue = sorted(near, key=lambda i: (-len(near[i]), -i))

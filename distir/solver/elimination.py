@@ -48,10 +48,10 @@ def plan(
 ) -> EliminationOrder:
     """
     Returns a good order of elimination: the better of two greedy orders. The first
-    order eliminates the node with the smallest table next. If it needs too much work, a
-    second order is tried; it next eliminates the node that adds the fewest table
-    entries between neighbours (weighted min-fill). An order is cut short as soon as its
-    work exceeds `most`. Nodes in `kept` are not eliminated.
+    order eliminates the node with the smallest table next. If this order needs too much
+    work, a second order is tried. The second order eliminates next the node that adds
+    the fewest table entries between neighbours (weighted min-fill). An order is cut
+    short as soon as its work exceeds `most`. Nodes in `kept` are not eliminated.
     """
     order = _greedy(graph, most, kept)
     if order.work <= LITTLE_WORK:
@@ -203,8 +203,8 @@ class Eliminated:
 
     def eliminate(self, node: int) -> set[int]:
         """
-        Removes a node and joins its neighbours. Returns the nodes whose scores may have
-        changed.
+        Removes a node and connects its neighbours with each other. Returns the nodes
+        whose scores may have changed.
         """
         near = self.near
         around = near.pop(node)
@@ -239,8 +239,9 @@ def _greedy(
     graph: CostGraph, most: float, kept: Collection[int] = (), *, is_fill: bool = False
 ) -> EliminationOrder:
     """
-    Returns the order that always eliminates the node with the lowest score next. Ties
-    are broken by the size of the node's table.
+    Returns the order that eliminates, at each step, the node with the lowest score.
+    Ties are broken by the size of the node's table. The order is cut short as soon as
+    its work exceeds `most`. Nodes in `kept` are not eliminated.
     """
     left = Eliminated(graph, is_fill=is_fill)
     current: dict[int, tuple[float, float]] = {}

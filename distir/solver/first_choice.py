@@ -21,7 +21,8 @@ def first_choice(graph: CostGraph) -> dict[int, int] | None:
     """
     Returns a choice that fits into memory, or None if a few attempts find none. The
     first attempt considers costs only, and later attempts weigh memory more and more.
-    After each decision, the alternatives that it makes impossible are removed.
+    After the decision of a node, all alternatives that have become impossible are
+    removed.
     """
     whole = max(abs(trivial_bound(graph)), 1.0)
     best: dict[int, int] | None = None
@@ -68,9 +69,10 @@ def _dive(graph: CostGraph, weight: float) -> bool:
 
 def _price(graph: CostGraph, node: int, weight: float) -> Costs:
     """
-    Returns the price of each alternative of a node. The price is the sum of its cost,
-    the least cost of each edge together with the neighbour there, and `weight` times
-    the share of memory that the alternative occupies.
+    Returns the price of each alternative of a node. The price is the sum of three
+    terms: the cost of the alternative; for each neighbour, the least cost of the edge
+    and the neighbour together; and `weight` times the share of memory that the
+    alternative occupies.
     """
     price = graph.costs[node].copy()
     for j, matrix in graph.near[node].items():
@@ -89,5 +91,7 @@ def _price(graph: CostGraph, node: int, weight: float) -> Costs:
 
 
 def _regret(price: Costs) -> float:
-    """Returns the difference between the second-lowest and the lowest price."""
+    """
+    Returns the difference between the second-lowest and the lowest price in `price`.
+    """
     return float(np.partition(price, 1)[1] - price.min()) if len(price) > 1 else 0.0

@@ -8,9 +8,9 @@ are *critical*. Critical nodes that come before or after every other node with m
 computation are *pivots*. Given a pivot's alternative, the nodes before it and the nodes
 after it can be decided independently, except for edges that skip the pivot.
 
-In a training step the pivots are in the forward. A backward node belongs to the segment
-whose values it reads. The forward and the backward of a layer are thus in one segment,
-and parameters, gradients and updates are decided together.
+In a training step the pivots are in the forward pass. A node of the backward pass
+belongs to the segment whose values it reads. Both passes of a layer are thus in one
+segment, and parameters, gradients and updates are decided together.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Segments:
 
     def covering(self, problem: Problem) -> Segments:
         """
-        Returns the segments with all other nodes of `problem` added. Each added node
-        joins the first segment in which it has a neighbour, or the first segment if it
-        has no neighbour.
+        Returns the segments, extended to all nodes of `problem`. A node that is in no
+        segment yet joins the first segment in which it has a neighbour, or the first
+        segment of all if it has no neighbour.
         """
         group = {i: g for g, nodes in enumerate(self.groups) for i in nodes}
         groups = [list(nodes) for nodes in self.groups]
@@ -69,7 +69,9 @@ class Flow:
     intensive: frozenset[int]
 
     def segments(self) -> Segments:
-        """Returns the segments of the graph, the last segment first."""
+        """
+        Returns the segments of the graph, from the end of the program to its start.
+        """
         order = self._order()
         place = {node: p for p, node in enumerate(order)}
         # Edges back to an earlier node (from a new parameter to the parameter) are left
@@ -93,8 +95,8 @@ class Flow:
 
     def _order(self) -> list[int]:
         """
-        Returns the nodes in an order in which the maker of a value comes before its
-        users. Cycles are cut.
+        Returns the nodes in an order in which the node that makes a value comes before
+        the nodes that use the value. In a cycle, one edge does not keep this order.
         """
         waiting = [0] * len(self.users)
         for around in self.users:
@@ -165,11 +167,12 @@ def _levels(
     pivots: Sequence[int],
 ) -> list[int]:
     """
-    Returns the segment of each node, counted from the front. Segment n starts with
-    pivot n - 1 and ends before pivot n. A node that pivots depend on, directly or not,
-    is in the segment that ends at the first of these pivots. Any other node is in the
-    earliest segment that it reads from; values that do not depend on a pivot do not
-    count. A node that reads from no segment is in the earliest segment that uses it.
+    Returns the segment of each node, counted from the start of the program. Segment n
+    starts with pivot n - 1 and ends before pivot n. A node that pivots depend on,
+    directly or not, is in the segment that ends at the earliest of these pivots. A
+    remaining node is in the earliest segment from which it reads a value that depends
+    on a pivot. If there is no such value, the node is in the earliest segment that uses
+    its own value.
     """
     number = {pivot: n for n, pivot in enumerate(pivots)}
     needed: list[int | None] = [None] * len(

@@ -1,10 +1,10 @@
 """
 The problem while it is being solved: a graph that loses its nodes one after another.
 
-Methods work on a `CostGraph` instead of a `Problem`. In a `CostGraph`, nodes are
-restricted, merged and folded away. Each of these steps records a `Substitution`.
-Replaying the substitutions backwards turns a choice for the remaining nodes into a
-choice for all nodes.
+The methods of solution work on a `CostGraph` instead of a `Problem`. They restrict the
+nodes of a `CostGraph` to fewer alternatives, merge nodes and remove nodes. Each of
+these steps records a `Substitution`. Replaying the substitutions backwards turns a
+choice for the remaining nodes into a choice for all nodes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ Table = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class Pieces:
     """
-    The memory of a node, as pieces. Piece p occupies `usage[p, a]` bytes under
-    alternative a, from point `first[p]` to point `last[p] - 1`.
+    The memory of a node, in pieces. Piece p occupies `usage[p, a]` bytes if the node
+    has alternative a. The piece exists from point in time `first[p]` to point `last[p]
+    - 1`.
     """
 
     first: Table
@@ -78,7 +79,8 @@ class Substitution:
     """
     The rule that gives the alternative of a removed node: `table`, indexed by the
     alternatives of `nodes`. If a node was only restricted to fewer alternatives,
-    `nodes` is the node itself, and `table` maps its new alternatives to the old ones.
+    `nodes` is the node itself, and `table` maps its new alternatives to its old
+    alternatives.
     """
 
     node: int
@@ -105,12 +107,12 @@ class CostGraph:
     - `costs[i]`: the costs of node i's alternatives; the keys are the remaining nodes.
     - `near[i][j]`: the cost matrix of an edge, with a row for each alternative of node
       i; `near[j][i]` is its transpose.
-    - `pieces[i]`: the memory of node i beyond its least usage; without an entry, the
-      node always occupies the same.
-    - `limit[p]`: the largest number of bytes that may be occupied at point p;
+    - `pieces[i]`: the memory of node i beyond its least usage. A node without an entry
+      occupies the same memory under all its alternatives.
+    - `limit[p]`: the largest number of bytes that may be occupied at point p in time;
       `always[p]`: the change, at point p, in the bytes that every choice occupies.
-    - `constant`: the cost of the decisions so far.
-    - `steps`: the reductions so far, for `replay`.
+    - `constant`: the cost of the decisions made so far.
+    - `steps`: the reductions made so far, for `replay`.
     """
 
     costs: dict[int, Costs]
@@ -142,7 +144,7 @@ class CostGraph:
         """
         Sets the memory limit and the pieces of all nodes. Memory is measured only at
         moments that can be the peak: just before an interval ends, if another interval
-        began since the last such moment.
+        began after the previous measured moment.
         """
         intervals = np.array(memory.intervals, np.int64).reshape(-1, 2)
         first, last, points = peak_points(intervals)
@@ -211,8 +213,8 @@ class CostGraph:
 
     def add_edge(self, i: int, j: int, matrix: Costs) -> None:
         """
-        Adds an edge between nodes `i` and `j`. If they have an edge already, the matrix
-        is added to that edge's matrix.
+        Adds an edge between nodes `i` and `j`. If the nodes already have an edge, adds
+        `matrix` to the matrix of this edge.
         """
         there = self.near[i].get(j)
         if there is not None:
@@ -289,8 +291,8 @@ def peak_points(
     """
     Reduces the moments of intervals to points that are enough to find every peak of
     memory: all intervals that are live at the same moment are also live together at
-    some point. Returns the first point of each interval, the point after the last one
-    of each interval, and the number of points.
+    some point. Returns the first point of each interval, the point after the interval's
+    last point, and the number of points.
     """
     live = intervals[:, 0] < intervals[:, 1]
     # Ends sort before beginnings at the same moment, as [start, end) excludes the end.

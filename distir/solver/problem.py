@@ -90,10 +90,12 @@ class Solution:
     The best choice found, with a lower bound on the cost of any choice.
 
     - `choice`: one alternative per node.
-    - `objective`: its cost; `bound`: no choice within the limit costs less.
-    - `method`: the method that found it; `seconds`: the time that it took.
-    - `by_segments`: the choice that segments found first, if the search continued from
-      that choice.
+    - `objective`: the cost of the choice; `bound`: every choice within the memory limit
+      costs at least this much.
+    - `method`: the method that found the choice; `seconds`: the time that the search
+      took.
+    - `by_segments`: the solution found first, segment by segment, if the search
+      continued from there; else None.
     """
 
     choice: Sequence[int]

@@ -3,24 +3,24 @@ Exact reductions: the reduced graph has the same optimum, and is often empty.
 
 Each node on a worklist, those with the fewest neighbours first, is reduced if possible:
 
-- alternatives with an infinite cost, or that some edge forbids with every alternative
-  of the neighbour, are removed;
+- alternatives are removed if their cost is infinite, or if an edge forbids them with
+  every alternative of the neighbour;
 - a node with one alternative left is decided, and its edges become costs of its
   neighbours;
 - a node with at most two neighbours is folded: the cost of its best alternative, for
   each choice of the neighbours, becomes a cost or an edge of the neighbours;
-- an alternative is removed if another one never costs more, for any choice of the
-  neighbours (Goldstein);
-- a node is merged into a neighbour if the neighbour's alternative determines its own,
-  because their edge allows only one alternative each time.
+- an alternative is removed if another alternative of the node never costs more, for any
+  choice of the neighbours (Goldstein);
+- a node is merged into a neighbour if the edge between them allows only one alternative
+  of the node for each alternative of the neighbour.
 
 Edges are normalised: costs that depend on one end only become costs of that end, and an
 edge without costs is removed.
 
 With a memory limit, a node that occupies memory is not folded. An alternative is then
-removed only if the other one also occupies at most as much. For a node with one
-neighbour this is tested for each alternative of the neighbour separately. Points whose
-capacity no choice can exceed are removed first.
+removed only if the alternative that replaces it also occupies at most as much. For a
+node with one neighbour this is tested for each alternative of the neighbour separately.
+Points in time whose capacity no choice can exceed are removed first.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from distir.solver.problem import Costs
 
 def forget_slack(graph: CostGraph) -> list[int]:
     """
-    Removes points that cannot limit the choice: points whose capacity no choice can
-    exceed, and points whose capacity is exceeded only together with the capacity of
-    another point. Returns the nodes that occupy less afterwards.
+    Removes points in time that cannot limit the choice: points whose capacity no choice
+    can exceed, and points whose capacity is exceeded only together with the capacity of
+    another kept point. Returns the nodes that occupy less afterwards.
     """
     if not len(graph.limit):
         return []
@@ -74,7 +74,7 @@ def _extremes(graph: CostGraph) -> tuple[Costs, Table, Table]:
     """
     Returns three arrays with an entry per point in time: the largest number of bytes
     that can be occupied, the number of memory pieces that begin at the point, and the
-    number of pieces that end at the point before.
+    number of memory pieces that end at the previous point.
     """
     points = len(graph.limit)
     change = np.zeros(points + 1)
@@ -99,10 +99,10 @@ def _between(events: Table, kept: Table) -> Table:
 
 def _strictest(capacity: Costs, begins: Table, ends: Table) -> npt.NDArray[np.bool_]:
     """
-    Returns a mask of the points in time to keep. A point is dropped if all memory
-    pieces that are live there are also live at a neighbouring point with no more
-    capacity. When a point is dropped, its two neighbours become neighbours of each
-    other and are compared too.
+    Returns a mask of the points in time to keep. A point is dropped if a neighbouring
+    point has no more capacity, and all memory pieces that are live at the dropped point
+    are also live at this neighbour. When a point is dropped, its two neighbours become
+    neighbours of each other and are compared too.
     """
     stack: list[int] = []
     began: list[int] = []  # between a point on the stack and the one below it
@@ -138,7 +138,8 @@ FINITE = 1e200
 
 class NoAlternative(Exception):
     """
-    The error that a node has no possible alternative left. It ends the reductions.
+    The error that a node has no possible alternative left. The error ends the
+    reductions.
     """
 
     def __init__(self, node: int):
@@ -293,9 +294,10 @@ class Reductions:
 
     def dominate(self, i: int) -> bool:
         """
-        Removes alternatives of node `i` that are dominated by another one, by
-        Goldstein's test. Returns whether any was removed. Compares all pairs of
-        alternatives, or only pairs of near ones if there are too many.
+        Removes alternatives of node `i` that are dominated by another alternative of
+        the node, by Goldstein's test. Returns whether any was removed. Compares all
+        pairs of alternatives. If there are too many pairs, compares only alternatives
+        with near indices; if there are far too many, compares none.
         """
         graph = self.graph
         number = len(graph.costs[i])
@@ -375,9 +377,9 @@ class Reductions:
 
     def restrict_leaf(self, i: int) -> None:
         """
-        Reduces node `i`, which occupies memory and has one neighbour. Under each
-        alternative of the neighbour, forbids the alternatives of node `i` that cost and
-        occupy at least as much as another one.
+        Reduces node `i`, which occupies memory and has one neighbour. For each
+        alternative of the neighbour, forbids an alternative of node `i` if another one
+        costs and occupies no more.
         """
         graph = self.graph
         ((j, matrix),) = graph.near[i].items()
@@ -404,9 +406,9 @@ class Reductions:
 
     def merge(self, i: int) -> bool:
         """
-        Merges node `i` into a neighbour that determines its alternative. If there is
-        none, merges into node `i` a neighbour whose alternative node `i` determines.
-        Returns whether a node was merged.
+        Merges node `i` into a neighbour whose alternative determines the alternative of
+        node `i`. If there is no such neighbour, merges into node `i` a neighbour whose
+        alternative node `i` determines. Returns whether a node was merged.
         """
         graph = self.graph
         for j, matrix in graph.near[i].items():
@@ -420,9 +422,9 @@ class Reductions:
 
     def merge_into(self, i: int, j: int, table: Table) -> bool:
         """
-        Removes node `i`. Its alternative is `table[b]` if node `j` has alternative b,
-        and its edges move to node `j`. Returns False and changes nothing if the edges
-        of node `j` would become too large, else True.
+        Removes node `i`, whose alternative is `table[b]` if node `j` has alternative b.
+        The edges of node `i` move to node `j`. Returns False and changes nothing if the
+        edges of node `j` would become too large, else True.
         """
         graph = self.graph
         number = len(table)

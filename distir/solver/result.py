@@ -12,12 +12,13 @@ from distir.solver.graph import CostGraph
 
 class InfeasibleError(DistIRError):
     """
-    The error that no choice is possible, or that no choice that fits into memory was
-    found.
+    The error that there is no possible choice, or that none was found that fits into
+    memory.
 
-    - `nodes`: the nodes that cause this; under a memory limit, the nodes that are live
-      at the peak of the smallest choice found, largest first.
-    - `peak`: the smallest peak found, in bytes, or None if the limit is not the cause.
+    - `nodes`: the nodes that cause the error; under a memory limit, the nodes that are
+      live at the peak of the choice with the smallest peak found, largest first.
+    - `peak`: the smallest peak found, in bytes, or None if the memory limit is not the
+      cause.
     - `least`: a lower bound, in bytes, on the peak of every choice.
     - `proven`: whether it is proven that no choice exists; otherwise none was found in
       time.
@@ -46,9 +47,12 @@ ROUNDING = 1e-9
 @dataclass(frozen=True)
 class SolverResult:
     """
-    The result of solving a graph. `choice` gives the alternatives of a choice that fits
-    into memory, or is None. `objective` is the cost of the choice. `bound` is a lower
-    bound on the cost of all choices; it is infinite if no choice exists.
+    The result of solving a graph.
+
+    - `choice`: the alternatives of a choice that fits into memory; None if none was
+      found;
+    - `objective`: the cost of the choice;
+    - `bound`: a lower bound on the cost of all choices; infinite if no choice exists.
     """
 
     choice: Mapping[int, int] | None
@@ -81,7 +85,10 @@ class SolverResult:
         return self.objective - self.bound <= max(gap, ROUNDING) * abs(self.objective)
 
     def better(self, other: SolverResult) -> SolverResult:
-        """Returns the cheaper choice and the higher bound of the two results."""
+        """
+        Returns a result with the cheaper choice and the higher bound of `self` and
+        `other`.
+        """
         best = self if self.objective <= other.objective else other
         bound = max(self.bound, other.bound)
         return SolverResult(best.choice, best.objective, min(bound, best.objective))

@@ -3,12 +3,12 @@ Dynamic programming over segments (Rhino's level O2, section 4.3.2): fast, but w
 proof of optimality.
 
 Segments are decided one after another. Each segment is decided exactly, by elimination,
-for every combination of alternatives of the critical nodes at its end. Such a
-combination is a *history*, which records all choices so far. Edges from a segment to
-earlier nodes have the costs that a history gives. Edges to nodes that are still
-undecided count with their least cost. Earlier segments are decided without knowledge of
-later ones. Pairs of consecutive segments are therefore decided again, exactly, with all
-other nodes fixed, until nothing changes.
+for every combination of alternatives of the critical nodes at the end of the segment.
+This combination is called a *history*, because it records all choices so far. Edges
+from a segment to earlier nodes have the costs that a history gives. Edges to nodes that
+are still undecided count with their least cost. Earlier segments are decided without
+knowledge of later segments. Pairs of consecutive segments are therefore decided again,
+exactly, with all other nodes fixed, until nothing changes.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class _Decided:
     - `costs`: the cost of each history;
     - `choices[i]`: the alternative of node i in each history, for nodes with undecided
       neighbours;
-    - `records`: for each segment, the earlier history that each of its histories
-      continues, and the choices within the segment.
+    - `records`: for each segment, two facts about each of its histories: the history of
+      the previous segment that it continues, and the alternatives of the segment's
+      nodes.
     """
 
     costs: Costs
@@ -68,10 +69,10 @@ def solve_by_segments(
     graph: CostGraph, clock: Clock, segments: Segments
 ) -> SolverResult:
     """
-    Returns a good choice for a graph, without regard to memory. The graph loses its
-    nodes. If no segment-by-segment choice is possible, or segments are too large, the
-    whole graph is solved at once. In all other cases the bound of the result is no
-    bound for other choices.
+    Returns a good choice for a graph, without regard to memory. The nodes of `graph`
+    are removed. If no segment-by-segment choice is possible, or segments are too large,
+    the whole graph is solved at once. In all other cases the bound of the result is the
+    cost of the choice, although a cheaper choice may exist.
     """
     if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
@@ -161,8 +162,8 @@ def _segment(
 ) -> CostGraph:
     """
     Returns the graph of a segment, with one extra node for the earlier segments. The
-    alternatives of this node are the histories (choices so far), and its edges hold the
-    costs that depend on them.
+    alternatives of the extra node are the histories (choices so far). The edges of the
+    extra node hold the costs that depend on the histories.
     """
     inside = set(nodes)
     costs = {i: graph.costs[i] for i in nodes}
@@ -203,8 +204,9 @@ def _ends(
     critical: frozenset[int],
 ) -> list[int]:
     """
-    Returns critical nodes of a segment that have undecided neighbours. Nodes are added
-    only as long as their alternatives have few combinations.
+    Returns those of the segment's nodes `nodes` that are critical and have undecided
+    neighbours (`waiting`). Nodes are added only as long as their alternatives have few
+    combinations.
     """
     found: list[int] = []
     combinations = 1

@@ -57,8 +57,8 @@ PATIENCE = 1.0
 
 def solve(problem: Problem, **options: Any) -> Solution:
     """
-    Solves a problem with `solution_of`, passes it `options`, and returns the solution.
-    Raises InfeasibleError if there is no choice.
+    Solves a problem with `solution_of`, to which the `options` are passed on, and
+    returns the solution. Raises InfeasibleError if there is no choice.
     """
     found = solution_of(problem, **options)
     if isinstance(found, InfeasibleError):
@@ -230,8 +230,8 @@ class _Solving:
     def segments_only(self, by_segments: Optimum) -> tuple[str, SolverResult]:
         """
         Solves segment by segment. If the result does not fit into memory, bytes of
-        memory get prices. At these prices, all segments are solved together if
-        elimination would be slow.
+        memory get prices, and the segments are solved again at these prices. If
+        elimination would be slow, the whole graph is solved at these prices instead.
         """
         graph, clock = self.graph, self.clock
         choice = by_segments(graph.copy(memory=False), clock).choice
@@ -263,8 +263,9 @@ class _Solving:
 
     def any_choice(self) -> Mapping[int, int] | None:
         """
-        Returns a choice that fits into memory, for use if the methods found none, or
-        None. Returns a good choice if quick rules find one, else any choice that fits.
+        Returns a choice that fits into memory, for use if the methods found none.
+        Returns a good choice if quick rules find one, else any choice that fits.
+        Returns None if no choice is found.
         """
         graph, clock = self.graph, self.clock
         found = first_choice(graph)
@@ -285,9 +286,9 @@ class _Solving:
 
     def lagrangian(self) -> SolverResult:
         """
-        Runs the Lagrangian, a search with prices for memory. If segments are given, it
-        starts from their result. If it finds no choice that fits into memory, it runs
-        again from the choice with the smallest peak.
+        Runs the Lagrangian, a search with prices for memory. If segments are given, the
+        search starts from the result of the segments. If no choice that fits into
+        memory is found, runs the search again from the choice with the smallest peak.
         """
         graph, clock = self.graph, self.clock
         first = self.by_passes()
@@ -313,8 +314,8 @@ class _Solving:
     def order(self) -> EliminationOrder | None:
         """
         An order for the elimination of the nodes that are left after reductions without
-        the memory limit. The order is cut short if its work exceeds `WORK`. None if
-        some node has no possible alternative.
+        the memory limit. The order is cut short if its work exceeds `WORK`. The order
+        is None if a node has no possible alternative.
         """
         free = self.graph.copy(memory=False)
         return plan(free, WORK) if reduce(free) else None

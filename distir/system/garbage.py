@@ -16,8 +16,8 @@ GARBAGE = 5_000_000
 def no_garbage_collection() -> Generator[None]:
     """
     Returns a context manager that suspends garbage collection. It is for work that
-    makes millions of objects and frees few of them before the end. Repeated collections
-    would take a third of the time of such work.
+    makes millions of objects and frees few of them before the end, where repeated
+    collections would take a third of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -32,8 +32,9 @@ def no_garbage_collection() -> Generator[None]:
 def rare_garbage_collection() -> Generator[None]:
     """
     Returns a context manager in which garbage is collected only after `GARBAGE` new
-    objects. It is for work whose objects mostly live to its end, such as programs and
-    imported modules: searching them repeatedly would take a third of the time.
+    objects. It is for work that keeps most of its objects to the end, such as making
+    programs and importing modules: repeated searches of these objects would take a
+    third of the time.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(GARBAGE, 20, 50)
@@ -46,8 +47,9 @@ def rare_garbage_collection() -> Generator[None]:
 @contextlib.contextmanager
 def lasting_imports() -> Generator[None]:
     """
-    Returns a context manager for imports of many modules, whose objects stay. At its
-    end the objects count as old, without a search for garbage.
+    Returns a context manager for imports of many modules, whose objects stay until the
+    process ends. At the end of the context, the objects count as old, without a search
+    for garbage.
     """
     with rare_garbage_collection():
         yield
@@ -61,8 +63,9 @@ def lasting_imports() -> Generator[None]:
 def lasting_objects() -> Generator[None]:
     """
     Returns a context manager within which garbage collections pass over the objects
-    that exist at its start. Use it for work that repeatedly makes and frees programs: a
-    collection then searches these programs, not all modules of the process.
+    that existed when the context was entered. Use it for work that repeatedly makes and
+    frees programs: a collection then searches these programs, not all modules of the
+    process.
     """
     is_first = not gc.get_freeze_count()
     if is_first:
@@ -77,8 +80,8 @@ def lasting_objects() -> Generator[None]:
 @contextlib.contextmanager
 def one_garbage_collection() -> Generator[None]:
     """
-    Returns a context manager for work that makes programs and drops them. At its end,
-    garbage is collected among the objects that the work has made.
+    Returns a context manager for work that makes programs and drops them. At the end of
+    the context, garbage is collected among the objects that the work has made.
     """
     with lasting_objects(), rare_garbage_collection():
         yield

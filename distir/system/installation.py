@@ -38,8 +38,8 @@ class Part:
 class Installation:
     """
     The parts of an installation. `steps` are sentences about the next steps for the
-    user. `works` is whether all packages that every command needs are there, in
-    versions that fit.
+    user. `works` is whether all packages that every command needs are installed, in
+    suitable versions.
     """
 
     parts: Sequence[Part]
@@ -48,7 +48,10 @@ class Installation:
 
 
 def _state(needed: Requirement, version: Callable[[str], str]) -> tuple[str, bool]:
-    """Returns the state of a required package, and whether it can be used."""
+    """
+    Returns a text on the state of a required package, and whether the package can be
+    used. `version` returns the installed version of a package.
+    """
     try:
         found = version(needed.name)
     except metadata.PackageNotFoundError:
@@ -107,9 +110,9 @@ def _gpu_state(found: list[str] | None) -> str:
 
 def examined(version: Callable[[str], str] = metadata.version) -> Installation:
     """
-    Looks at this machine. `version` is a function that returns the version of a
-    package, or raises PackageNotFoundError; by default it returns the installed
-    version.
+    Returns the state of this machine's software and hardware. `version` is a function
+    that returns the version of a package, or raises PackageNotFoundError; by default it
+    returns the installed version.
     """
     requirements = _requirements()
     parts = [

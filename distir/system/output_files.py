@@ -18,8 +18,8 @@ from typing import TextIO
 @contextmanager
 def errors_name(path: Path) -> Generator[None]:
     """
-    Returns a context manager that adds `path` to each OSError that names no file, such
-    as the error of a full disk.
+    Returns a context manager that adds `path` to each OSError raised in its block that
+    names no file, such as the error of a full disk.
     """
     try:
         yield
@@ -43,9 +43,9 @@ def is_replaceable(path: Path) -> bool:
 def replaced(path: str | Path) -> Generator[Path]:
     """
     Returns a context manager that yields a temporary path. The file at this path
-    replaces `path` at the end. If the block raises, the old file at `path` stays. If
-    `path` cannot be replaced, such as a pipe or a file in a read-only folder, `path`
-    itself is yielded. Raises OSError that names `path`.
+    replaces `path` at the end of the block. If the block raises, the old file at `path`
+    stays. If `path` cannot be replaced, such as a pipe or a file in a read-only folder,
+    `path` itself is yielded. Raises OSError that names `path`.
     """
     path = Path(path)
     target = path.resolve()  # a symbolic link stays a link
@@ -75,8 +75,8 @@ def replaced(path: str | Path) -> Generator[Path]:
 def replaced_file(path: str | Path) -> Generator[TextIO]:
     """
     Returns a context manager that yields a text file open for writing. The file
-    replaces `path` at the end. If the block raises, the old file at `path` stays.
-    Raises OSError that names `path`.
+    replaces `path` at the end of the block. If the block raises, the old file at `path`
+    stays. Raises OSError that names `path`.
     """
     with replaced(path) as partial, partial.open("w", encoding="utf-8") as stream:
         yield stream
@@ -93,10 +93,10 @@ def write_text(path: str | Path, text: str) -> None:
 @contextmanager
 def replaced_files(folder: str | Path) -> Generator[Path]:
     """
-    Returns a context manager that yields a temporary folder. At the end its files are
-    moved to `folder`, which is made if it does not exist. If the block raises, all
-    files stay as they were. Other files in `folder` always stay. Raises OSError if a
-    file cannot be written.
+    Returns a context manager that yields a temporary folder. At the end of the block,
+    its files are moved to `folder`, which is made if it does not exist. If the block
+    raises, all files stay as they were. Files in `folder` with other names always stay.
+    Raises OSError if a file cannot be written.
     """
     folder = Path(folder)
     is_new = not folder.exists()
@@ -126,5 +126,8 @@ def replaced_files(folder: str | Path) -> Generator[Path]:
 
 
 def _beside(target: Path) -> Path:
-    """Returns an unused path in the folder of `target`, for its replacement."""
+    """
+    Returns an unused path in the folder of `target`, for the file that will replace
+    `target`.
+    """
     return target.with_name(f".{target.name[:40]}.{os.getpid()}.{token_hex(4)}")

@@ -29,8 +29,8 @@ def installed_universe() -> Universe:
 
 def _changed_at(folder: str) -> int:
     """
-    Returns the time at which `folder` last changed, in nanoseconds, or 0 without a
-    folder.
+    Returns the time at which `folder` last changed, in nanoseconds, or 0 if the folder
+    does not exist.
     """
     try:
         return os.stat(folder or ".").st_mtime_ns

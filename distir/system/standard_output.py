@@ -11,8 +11,9 @@ from io import TextIOWrapper
 
 class _LastingOutput(TextIOWrapper):
     """
-    A text stream for a process's output. When the reader of a pipe has ended (`| head`),
-    the rest of the output is dropped. The command goes on, and writes its files.
+    A text stream for a process's output. When the program that reads the pipe has ended
+    (`| head`), the rest of the output is dropped. The command goes on, and writes its
+    files.
     """
 
     def write(self, text: str) -> int:
@@ -39,8 +40,8 @@ class _LastingOutput(TextIOWrapper):
 def lasting_output() -> Generator[None]:
     """
     Returns a context manager. While its block runs, output to a stdout without a reader
-    is dropped, instead of ending the command. Nothing changes if stdout is no file of
-    the process, as in notebooks.
+    is dropped, instead of ending the command. Has no effect if `sys.stdout` is not a
+    file of the process, as in notebooks.
     """
     before = sys.stdout
     if not isinstance(before, TextIOWrapper):

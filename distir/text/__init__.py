@@ -1,6 +1,7 @@
 """
 Reads and writes programs as `.mlir` text. The parser is fast on the long lists of types
-and values of distributed programs. The printer gives names to repeated types.
+and values of distributed programs. The printer gives a name to each type that a program
+repeats.
 """
 
 from distir.text.number_printer import ProgramTarget

@@ -34,8 +34,8 @@ _TYPE_NAME = re.compile(r"(![a-zA-Z_][a-zA-Z0-9_$]*+)(?![.-]|\s*<)", re.ASCII)
 @dataclass(frozen=True)
 class OpText:
     """
-    The text of an op, divided into the part that many ops share and the parts that
-    differ.
+    The text of an op, divided into a part that the op has in common with many ops and
+    the parts in which the ops differ.
     """
 
     key: str
@@ -85,8 +85,8 @@ class OpText:
 @dataclass(frozen=True)
 class OpForm:
     """
-    A text that several ops share. They differ only in names of values, types and
-    callees.
+    The printed text that several ops have in common. The ops differ only in their
+    types, their callees and the names of their values.
     """
 
     key: str
@@ -115,9 +115,9 @@ class KnownOp:
     ) -> KnownOp | None:
         """
         Returns the facts about `op`, an op that the parser has read from `text`.
-        Returns None unless the names in the text are the names of the op's results and
-        operands, each once and in order. `values` maps names to all values defined so
-        far.
+        `values` maps names to all values defined so far. Returns None unless the names
+        in the text are the names of the op's results and operands, each once and in
+        order.
         """
         scope = op.attributes.get(SCOPE)
         named = [values.get(name, (None,))[0] for name in text.names]
@@ -139,10 +139,10 @@ class KnownOp:
         self, before: OpForm, after: OpForm, types: Mapping[str, Attribute]
     ) -> KnownOp | None:
         """
-        Derives the facts about another op from the facts about this op. This op's text
-        has the form `before`, and the other op's text the form `after`; they differ
-        only in names of types and callees. `types` maps the names of types to types.
-        Returns None if the new facts are not certain without parsing.
+        Returns the facts about an op whose text has the form `after`, derived from the
+        facts about this op, whose text has the form `before`. The two texts differ only
+        in names of types and callees. `types` maps the names of types to types. Returns
+        None if the facts are not certain without parsing.
         """
         if before.has_types_in_attributes or not types.keys() >= set(after.types):
             return None
@@ -168,7 +168,8 @@ class KnownOp:
     ) -> Operation | None:
         """
         Returns a new op for `text`, and adds its results to `values`. Returns None if a
-        result's name is taken, or if an operand is not yet defined or has another type.
+        result's name is taken, if an operand is not yet defined, or if the type of an
+        operand differs from the known type.
         """
         count = len(self.result_types)
         operands: list[SSAValue] = []

@@ -1,6 +1,4 @@
-"""
-xDSL's lexer, made faster, and made robust against text from people and other tools.
-"""
+"""xDSL's lexer, made faster, and made robust against malformed text."""
 
 from __future__ import annotations
 

@@ -18,8 +18,9 @@ class LocationParser(NumberParser):
     xDSL's parser, extended by three forms of locations:
 
     - aliases that the text defines after their use, at its end;
-    - ranges, `"model.py":2:35 to :38`, of which the start is kept;
-    - the metadata of fused locations, `fused<"pass">["a", "b"]`, which are left out.
+    - ranges, `"model.py":2:35 to :38`; only the start of a range is kept;
+    - fused locations with metadata, `fused<"pass">["a", "b"]`; the metadata are left
+      out.
     """
 
     def __init__(self, ctx: Context, text: str, name: str = "<unknown>"):

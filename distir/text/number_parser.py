@@ -53,8 +53,8 @@ class NumberParser(Parser):
         self,
     ) -> IntegerAttr[Any] | FloatAttr[Any] | None:
         """
-        Parses an integer or a float with its type. Returns None if the next token is no
-        number.
+        Parses an integer or a float with its type. Returns None if the next token is
+        not a number.
         """
         start = self.pos
         digits = _HEXADECIMAL.match(self._current_token.span.input.content, start)

@@ -214,8 +214,8 @@ class ProgramParser(LocationParser):
     def _renamed(self, text: OpText) -> KnownOp | None:
         """
         Returns the facts about the op with text `text`, derived from a known op whose
-        text differs only in names of types and callees. Returns None if there is no
-        such op.
+        text differs only in names of types and callees. Returns None if no such op is
+        known.
         """
         before = self._known_forms.get(text.form.key)
         if before is None:
@@ -291,9 +291,9 @@ class ProgramParser(LocationParser):
         self, start: int
     ) -> list[tuple[TypeAttribute, dict[str, Attribute]]] | None:
         """
-        Returns the types and attributes of a function's results. Their text begins at
-        position `start`; moves behind the closing parenthesis. Returns None if only
-        xDSL can read some of the text.
+        Returns the types and attributes of a function's results. The text of the
+        results begins at position `start`. Moves the parser behind the closing
+        parenthesis. Returns None if a part of the text can only be read by xDSL.
         """
         found: list[tuple[TypeAttribute, dict[str, Attribute]]] = []
         content, end = self._content, start
@@ -331,9 +331,9 @@ class ProgramParser(LocationParser):
         self, start: int
     ) -> list[tuple[LocationParser.Argument, dict[str, Attribute]]] | None:
         """
-        Returns the arguments of a function with their attributes. Their text begins at
-        position `start`; moves behind the closing parenthesis. Returns None if only
-        xDSL can read some of the text.
+        Returns the arguments of a function with their attributes. The text of the
+        arguments begins at position `start`. Moves the parser behind the closing
+        parenthesis. Returns None if a part of the text can only be read by xDSL.
         """
         found: list[tuple[LocationParser.Argument, dict[str, Attribute]]] = []
         content, end = self._content, start
@@ -389,7 +389,7 @@ class ProgramParser(LocationParser):
         return dict(self._known_properties[text])
 
     def parse_optional_function_type(self) -> FunctionType | None:
-        """Parses the type of a function. Returns None if the next token is no `(`."""
+        """Parses the type of a function. Returns None if the next token is not `(`."""
         match = _FUNCTION_TYPE.match(self._content, self.pos)
         if match is None:
             return super().parse_optional_function_type()
@@ -406,8 +406,9 @@ class ProgramParser(LocationParser):
 
 def _strings(text: str) -> dict[str, Attribute] | None:
     """
-    Returns the attributes in braces that `text` holds if all are strings without
-    escapes. Returns None for other texts, and if two attributes have one name.
+    Returns the attributes in the text `text`, which includes the braces, if all
+    attributes are strings without escapes. Returns None for any other text, and if two
+    attributes have the same name.
     """
     if _STRINGS.fullmatch(text) is None:
         return None

@@ -37,8 +37,9 @@ class ProgramPrinter(NumberPrinter):
 
     The name describes the type: the element type, the size of each dimension with the
     axes that split it, the axes over which values are partial, and the mesh if the
-    module has several (`!bf16_64d_4096_sum_t_stage3`). Types that would get the same
-    name are numbered. Names are for people: no code reads information out of them.
+    module has several meshes (`!bf16_64d_4096_sum_t_stage3`). Types that would get the
+    same name are numbered. The names are for people: no code reads information out of
+    them.
     """
 
     def __init__(self, stream: TextIO):
@@ -54,7 +55,7 @@ class ProgramPrinter(NumberPrinter):
 
     def print_program(self, module: ModuleOp, *, with_locations: bool = False) -> None:
         """
-        Prints the definitions of types and the module, and ends the last line. With
+        Prints the definitions of types, the module and a final line break. With
         `with_locations`, ops get their locations (`loc("model.py":12:3)`), if any op of
         the module has one.
         """
@@ -129,7 +130,7 @@ class ProgramPrinter(NumberPrinter):
 
 def _types(module: ModuleOp) -> list[Attribute]:
     """
-    Returns the types of all values. A type occurs once for every place where it is
+    Returns the types of all values. A type occurs once for every time that it is
     printed.
     """
     found: list[Attribute] = []

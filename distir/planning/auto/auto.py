@@ -1,6 +1,6 @@
 """
-The search that `auto-parallel` runs. It judges plans by simulation, and rules out other
-plans by lower bounds.
+The search that `auto-parallel` runs. It judges plans by simulation, except for the
+plans that lower bounds rule out.
 """
 
 from __future__ import annotations
@@ -84,18 +84,19 @@ def auto_search(
     Prepares a search for the best plan on a cluster. `modules` are the sequential
     programs, one per batch size; the search chooses one of them.
 
-    - `options`: the allowed values of options; an empty one may have any value;
+    - `options`: the allowed values of options; an option without values may have any
+      value;
     - `requests`: the user's requests for layouts of arguments;
     - `degrees`: if given, the only degrees (d, t, p) that are tried;
     - `time_limit`: in seconds. The layouts of one plan are searched for at most a
-      quarter of it; without a limit, solving takes at most 20 s per plan;
+      quarter of this time; without a limit, solving takes at most 20 s per plan;
     - `on_progress`: a function that is called after each round;
     - `on_forecast`: a function that is called once, when the duration of the search can
       be estimated;
     - `on_best`: a function that is called when a plan turns out to be the best so far.
 
-    Raises DistIRError if the options contradict each other, the programs or the
-    cluster.
+    Raises DistIRError if options contradict each other, or do not suit the programs or
+    the cluster.
     """
     clock = Clock(time_limit and SEARCHING * time_limit)
     options = options or SearchOptions()
@@ -171,26 +172,28 @@ class AutoSearch(PlanSearch):
     The first round judges the grid, and searched layouts on each mesh of all devices.
     If the model is too large for one device, plans that need little memory, and their
     neighbours, come before. Each further round judges neighbours of three kinds of
-    plans: the fastest plans that fit, unless they are far slower than the best one
+    plans: the fastest plans that fit, unless they are far slower than the best plan
     (`leaders`); the fastest plans that do not fit but would be faster; and, while
     nothing fits, the plans that need the least memory.
 
-    In a round, the neighbours that most likely fit and are fast come first. The effects
-    of the same changes on other plans tell which these are (`Effects`). Refinements
-    (overlap, searched stages) take several times as long to judge and gain a few per
-    cent, so they wait until their plan is among the best. If a neighbour is better than
-    all plans before, the round ends, and the next one starts with its neighbours.
+    In a round, the neighbours that most likely fit and are fast come first. This is
+    estimated from the effects that the same changes had on other plans (`Effects`).
+    Refinements (overlap, searched stages) take several times as long to judge and gain
+    a few per cent, so a plan is refined only when it is among the best. If a neighbour
+    is better than all plans before, the round ends, and the next round starts with the
+    neighbours of this plan.
 
-    Plans without layouts that fit are tried with more micro-batches: at the end, or,
-    while nothing fits, first in each round, two at a time. A plan is not judged if
-    lower bounds show that it does not fit or is not faster than the best one.
+    If no layouts of a plan fit, the plan is tried with more micro-batches. This happens
+    at the end of the search or, while no plan fits, for two such plans at the start of
+    each round. A plan is not judged if lower bounds show that it does not fit or is not
+    faster than the best plan.
 
     - `results`: the judged plans. Plans with a result before the search are not judged
       again;
     - `pruned`: the number of plans that a bound ruled out;
     - `finished`: whether the search ended without the user or a time limit;
-    - `interrupted`: whether the user ended it;
-    - `is_running`: whether it is under way.
+    - `interrupted`: whether the user ended the search;
+    - `is_running`: whether the search is under way.
 
     When the clock stops, the search ends, and evaluations under way are dropped. If no
     possible plan is known by then, the search waits for the first one.
@@ -301,8 +304,9 @@ class AutoSearch(PlanSearch):
         Returns the plans that are judged before the first round if a training step is
         too large for one device; else an empty list. First come the plans that most
         surely fit; they are judged until one fits, so that even a short search has a
-        plan. Then come a few plans that need little memory and are faster. Their
-        neighbours are a better start than the first round, most of which would not fit.
+        plan. Then come a few plans that need little memory and are faster. The
+        neighbours of these plans are a better start than the plans of the first round,
+        most of which would not fit.
         """
         large = [
             batch
@@ -405,9 +409,9 @@ class AutoSearch(PlanSearch):
     @property
     def _followed(self) -> dict[Plan, Result]:
         """
-        Returns the results whose neighbours may be judged. Until another plan fits,
-        leaves out the slow plans that need the least memory: the neighbours of a plan
-        that is slightly too large for memory are better.
+        Returns the results whose neighbours may be judged. Leaves out the slow plans
+        that most surely fit (`AutoSpace.surest`), until a plan fits that is not one of
+        them: the neighbours of a plan that is slightly too large for memory are better.
         """
         others = {p: r for p, r in self.results.items() if p not in self._surest}
         return self.results if ranked(others.values()) else others
@@ -415,8 +419,8 @@ class AutoSearch(PlanSearch):
     def _comes_now(self, result: Simulated, plan: Plan, refined: bool) -> bool:
         """
         Whether `plan`, a neighbour of the plan in `result`, is judged in this round.
-        With `refined`, `plan` must add a refinement to a plan near the best; otherwise
-        it must have no refinement.
+        With `refined`, `plan` must add a refinement to a plan near the best. Without
+        `refined`, `plan` must have no refinement.
         """
         if plan in self.results or not self._may_help(result, plan):
             return False
@@ -430,8 +434,9 @@ class AutoSearch(PlanSearch):
         Returns a sort key for neighbours. Plans that are expected to fit come first,
         then faster plans, then plans that are judged quickly. If the model is too large
         for one device, plans with searched layouts come last, because a search of
-        layouts takes as long as many plans of the grid; and sequence parallelism comes
-        before other changes that were not tried, because it saves memory at no cost.
+        layouts takes as long as many plans of the grid. Sequence parallelism then comes
+        before all other changes that were not tried yet, because it saves memory at no
+        cost.
         """
         origin, is_large = self._origins[plan], bool(self._starts)
         is_searched = isinstance(plan, LayoutPlan)
@@ -464,11 +469,13 @@ class AutoSearch(PlanSearch):
         Whether `plan`, a neighbour of the plan in `result`, may be possible and better.
         The answer is False in these cases:
 
-        - the schedule of `plan` was impossible for all judged plans with the same number of
-          ranks, because the model has too few layers;
-        - memory does not limit the plan in `result`, but `plan` only saves memory, by
-          recomputation, the host's memory, or more micro-batches without a pipeline;
-        - `plan` has micro-batches without a pipeline, although a single micro-batch fits.
+        - the schedule of `plan` was impossible for all judged plans with the same
+          number of ranks, because the model has too few layers;
+        - memory does not limit the plan in `result`, and `plan` differs from it only by
+          saving memory: by recomputation, the host's memory, or more micro-batches
+          without a pipeline;
+        - `plan` has micro-batches without a pipeline, although a single micro-batch
+          fits.
         """
         alike = [
             isinstance(other, Simulated)
@@ -548,7 +555,8 @@ class AutoSearch(PlanSearch):
     def gap(self) -> float | None:
         """
         The distance of the best plan from the lower bound of all plans for its batch
-        size, as a fraction of the bound. None if there is no plan or no bound.
+        size, as a fraction of the bound. The gap is None if no plan or no bound is
+        known.
         """
         best = self.best
         if best is None or not self.bounds[best.plan.batch].seconds:

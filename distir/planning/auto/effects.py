@@ -1,6 +1,6 @@
 """
-Estimates from the plans judged so far: the speed and memory of other plans, and the
-duration of the search.
+Estimates from the plans judged so far: the speed and memory of plans that are not
+judged yet, and the duration of the search.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class Effects:
     made one plan faster most likely makes other plans faster too, so the search tries
     this change first.
 
-    The effect of a change is a pair of ratios after / before: one of times, one of
-    bytes. The ratios come from the last two judged plans that differ in this change.
+    The effect of a change is a pair of ratios after / before, one of times and one of
+    bytes. The ratios come from the two plans that were judged most recently among the
+    plans that differ in this change.
     """
 
     _ratios: dict[Hashable, tuple[float, float]] = field(
@@ -35,8 +36,8 @@ class Effects:
 
     def learn(self, before: Simulated, after: Result) -> None:
         """
-        Records the effect of the change from one plan to its neighbour. `before` and
-        `after` are their results.
+        Records the effect of the change from one plan to its neighbour. `before` is the
+        result of the plan, and `after` the result of the neighbour.
         """
         ratios = _IMPOSSIBLE, _IMPOSSIBLE
         if isinstance(after, Simulated):

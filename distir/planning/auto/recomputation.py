@@ -40,13 +40,13 @@ def partly_recomputed(
     bounds: Mapping[int, Bounds],
 ) -> list[Plan]:
     """
-    Returns plans in which some layers have one checkpoint policy and the others another
-    policy, most promising first. Each returned plan lies between two judged plans that
-    differ only in their policy. One of the two does not fit (or memory decided its
-    layouts); the other recomputes more and fits.
+    Returns plans in which some layers have one checkpoint policy and all remaining
+    layers another policy, most promising first. Each returned plan lies between two
+    judged plans that differ only in their policy. One of the two does not fit (or
+    memory decided its layouts). The other one recomputes more and fits.
 
     - `results`: the plans judged so far;
-    - `policies`: the policies that layers may have, the one that recomputes least
+    - `policies`: the policies that layers may have, the policy that recomputes least
       first;
     - `bounds`: lower bounds of plans, by batch size.
 
@@ -93,13 +93,13 @@ def _different(family: Mapping[str, Result], policies: Sequence[str]) -> list[st
 @dataclass(frozen=True)
 class _Mixture:
     """
-    A plan in which some layers have the checkpoint policy `more` and the others the
-    policy `some`, which recomputes less.
+    A plan in which some layers have the checkpoint policy `more`. All remaining layers
+    have the policy `some`, which recomputes less.
 
     Memory is nearly linear in the number of layers with `more`. The simulated memory of
     a pipeline rank therefore tells how many of its layers need `more`, and each judged
-    mixture improves the estimate. Searched layouts use all available memory; for them,
-    bisection finds the number of layers.
+    mixture improves the estimate. Searched layouts use all available memory; for these
+    layouts, bisection finds the number of layers.
 
     - `all_some`, `all_more`: the results with one policy for all layers;
     - `mixed`: the results of mixtures.
@@ -115,8 +115,9 @@ class _Mixture:
     def of(family: Mapping[str, Result], some: str, more: str) -> _Mixture | None:
         """
         Returns the mixture of the policies `some` and `more`. Returns None if all
-        layers can have `some`, if `more` does not fit either, or if too little is
-        known. `family` holds the results of a plan by checkpoint policy.
+        layers can have `some`, if `more` does not fit either, or if the results that
+        are needed are missing. `family` holds the results of a plan by checkpoint
+        policy.
         """
         all_some, all_more = family[some], family[more]
         if not isinstance(all_more, Simulated) or not _has_enough(all_more):
@@ -133,8 +134,8 @@ class _Mixture:
 
     def next(self) -> Plan | None:
         """
-        Returns the next plan to judge in which some layers have one checkpoint policy
-        and the others another one, or None if there is none.
+        Returns the next plan to judge that mixes the two checkpoint policies, or None
+        if there is none.
         """
         known = [
             (self._counts(result.plan), result)
@@ -158,8 +159,8 @@ class _Mixture:
     def seconds(self, plan: Plan, bounds: Bounds) -> float:
         """
         Estimates the seconds of the mixture `plan` from the times of the plans with one
-        policy. If memory decided the layouts of such a plan, its time is not used, and
-        the estimate compares the amounts of work by `bounds`.
+        policy. The time of a plan is not used if memory decided its layouts. The
+        estimate then compares the amounts of work by `bounds`.
         """
         all_some, slow = self.all_some, self.all_more.step_time_s
         if isinstance(all_some, Simulated) and all_some.layouts is None:

@@ -121,9 +121,9 @@ def runner_up(search: PlanSearch) -> Simulated | None:
 
 def nothing_found(search: AutoSearch) -> str:
     """
-    Explains why no plan was found. Names the smallest memory that any plan needs and,
-    if the search ended by itself, the largest contributors to it. Finding the
-    contributors requires distributing the plan again, so they are left out after an
+    Explains why no plan was found. Names the smallest memory that any plan needs. If
+    the search ended by itself, also names the values that take most of this memory.
+    Finding them requires distributing the plan again, so they are left out after an
     interruption or a time limit.
     """
     results = sorted(search.results.values(), key=lambda r: r.plan)
@@ -153,8 +153,8 @@ def nothing_found(search: AutoSearch) -> str:
 
 def _would_do(error: str) -> float:
     """
-    Returns the number of bytes that would suffice according to the error message
-    `error`, or infinity if it names none.
+    Returns the number of bytes of memory that would suffice according to the error
+    message `error`, or infinity if the message names no number.
     """
     found = re.search(r"(\S+) bytes would do", error)
     return float(found[1]) if found else inf
@@ -162,8 +162,8 @@ def _would_do(error: str) -> float:
 
 def _largest(programs: Programs, result: Simulated) -> str:
     """
-    Describes the largest contributors to the peak memory of a plan, by kind of value
-    and by module of the model.
+    Describes the values that take most of a plan's peak memory, by kind of value and by
+    module of the model.
     """
     module = Evaluator(programs).distributed(result.plan, result.layouts)
     memory = MemoryReport.of(simulate(module, profiles=programs.profiles)).largest

@@ -144,10 +144,10 @@ class AutoSpace:
         Returns plans of the grid that need little memory. They recompute as much as is
         allowed, split the optimizer states, and use micro-batches of one sample.
         Tensor, pipeline and expert parallelism together divide the parameters over the
-        fewest devices that suffice according to `may_fit`, or over twice as many, in all
-        combinations with tensor parallelism within a node. Plans with small degrees come
-        first, as every kind of parallelism is slow at a large degree, and tensor
-        parallelism the most.
+        fewest devices that suffice according to `may_fit`, or over twice as many. All
+        combinations of these degrees are returned in which tensor parallelism stays
+        within a node. Plans with small degrees come first, as every kind of parallelism
+        is slow at a large degree, and tensor parallelism the most.
         """
         plans = self._with_little_memory(
             batches, 1 if 1 in self.zero else self.zero[-1], may_fit
@@ -178,9 +178,10 @@ class AutoSpace:
     ) -> list[GridPlan]:
         """
         Returns one plan for each way in which the grid divides the program, if
-        `may_fit` returns True for it. The plan recomputes as much as is allowed, has
-        ZeRO stage `zero`, and has as many micro-batches as possible. Plans that keep
-        optimizer states in the host's memory are returned only if no other plans fit.
+        `may_fit` returns True for the plan. The plan recomputes as much as is allowed,
+        has ZeRO stage `zero`, and has as many micro-batches as possible. Plans that
+        keep optimizer states in the host's memory are returned only if `may_fit` is
+        False for all plans without this option.
         """
         if not self.trains or self.own_axes:
             return []
@@ -227,7 +228,8 @@ class AutoSpace:
 
     def neighbours(self, plan: Plan) -> Iterator[Plan]:
         """
-        Yields the neighbours of `plan`: the plans that differ from it in one option.
+        Yields the neighbours of `plan`: the plans that differ from `plan` in one
+        option.
         """
         if self.trains and plan.checkpoint not in self.checkpoint:
             # Numbers of layers hold for one use of memory: with another one they are found
@@ -280,8 +282,8 @@ class AutoSpace:
 
     def _next_on_grid(self, c: GridPlan) -> Iterator[Plan]:
         """
-        Yields the neighbours of a plan of the grid: plans with another option, and the
-        same plan with searched layouts.
+        Yields the neighbours of a plan of the grid: the plans of the grid that differ
+        from it in one option, and the same plan with searched layouts.
         """
         if self.trains and c.d * c.e > 1:
             for zero in self.zero:
@@ -323,10 +325,10 @@ class AutoSpace:
     def _next_degrees(self, c: GridPlan) -> Iterator[GridPlan]:
         """
         Yields the plans in which one degree of data, tensor, pipeline or expert
-        parallelism is half as large and another one twice as large. The size of
-        micro-batches stays the same. These plans are for models with experts: these
-        models have so many combinations of degrees that a search may not reach all of
-        them.
+        parallelism is half as large as in `c`, and a second one of these degrees is
+        twice as large. The size of micro-batches does not change. These plans are for
+        models with experts: these models have so many combinations of degrees that a
+        search may not reach all of them.
         """
         for less, more in permutations("dtpe", 2):
             if getattr(c, less) % 2:
@@ -355,9 +357,9 @@ class AutoSpace:
 
     def _next_contexts(self, c: GridPlan) -> Iterator[GridPlan]:
         """
-        Yields plans with other degrees of context parallelism or other ways to exchange
-        keys. In these plans, experts are split only over axes that the new degrees
-        allow.
+        Yields plans that differ from `c` in the degree of context parallelism or in the
+        way to exchange keys. In these plans, experts are split only over axes that the
+        new degrees allow.
         """
         for plan in self._other_contexts(c):
             sets = (plan.expert_axes, *self.expert_axes)
@@ -367,8 +369,8 @@ class AutoSpace:
         """
         Yields plans with twice and with half the degree of context parallelism. The
         degree of data or tensor parallelism changes the opposite way, so that the
-        number of devices stays the same. Also yields plans with the other ways to
-        exchange keys and values between devices.
+        number of devices does not change. If `c` splits sequences, also yields a plan
+        for each way to exchange keys and values between devices.
         """
         if 2 * c.c in self.next_c:
             if c.d % 2 == 0 and (c.d > 2 or c.r == 1):
@@ -431,9 +433,10 @@ class AutoSpace:
 
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
-        Yields the neighbours of a plan with searched layouts: other pipeline options,
-        one mesh axis split into two, a factor of two moved to another axis, and twice
-        or half as many pipeline ranks on a mesh of half or twice the size.
+        Yields the neighbours of a plan with searched layouts. They have different
+        pipeline options, one mesh axis split into two, a factor of two moved from one
+        axis to another, or twice or half as many pipeline ranks on a mesh of half or
+        twice the size.
         """
         yield from self._pipelines(c, c.batch)
         sizes = [size for _, size in c.axes]
@@ -516,8 +519,8 @@ def _halved(batches: Sequence[int]) -> list[int]:
 
 def with_micro_batches(plan: Plan, k: int) -> Plan:
     """
-    Returns `plan` with `k` micro-batches. With a single one, the option `no_sync` is
-    turned off, as there is nothing to sum.
+    Returns `plan` with `k` micro-batches. If `k` is 1, the option `no_sync` is turned
+    off, because there are no gradients to sum.
     """
     if k == 1 and isinstance(plan, GridPlan):
         plan = replace(plan, no_sync=False)

@@ -18,8 +18,8 @@ per byte read or written. A user who asks for a 4-way split wants the work split
 where possible, and then as little communication as possible. The searches of layouts
 weigh work against communication with the costs on a real cluster instead.
 
-Two details of the costs matter. In the forward of a training step, an op that cuts a
-part out of a whole parameter is charged for the parameter's whole gradient, because
+Two details of the costs matter. In the forward pass of a training step, an op that cuts
+a part out of a whole parameter is charged for the parameter's whole gradient, because
 every device computes that gradient. Among equal plans, values stay whole between
 blocks, as in Megatron's scheme, because gathering costs slightly more than its bytes.
 """

@@ -17,7 +17,9 @@ which depends on inputs. Every device can compute constants and parameters by it
 
 
 class Take(Enum):
-    """The ways in which an op may obtain an operand in the placement that it needs."""
+    """
+    The ways in which an op may obtain an operand in the placement that the op needs.
+    """
 
     AS_IS = 0
     """The value must already be available in that placement."""
@@ -78,7 +80,7 @@ class ValueAlternative(NamedTuple):
     """
     One alternative of a value: the placements in which the value is kept for its uses
     (`placements`). If `cut` is given, one use cuts a part out of the value, or reduces
-    and scatters the value, and later uses can take that part too.
+    and scatters the value, and later uses can take the resulting part too.
     """
 
     placements: Available

@@ -1,6 +1,6 @@
 """
-Plans one mesh axis: builds the graph of a program's strategies, solves it and reads the
-solution.
+Plans one mesh axis: builds the graph of a program's strategies, solves the graph and
+reads the solution.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ A = TypeVar("A", bound=Alternative)
 
 class AxisPlanner:
     """
-    Plans one mesh axis for a program. `split_parameters` says whether parameters may
-    start a split, `is_forward` whether the program is the forward of a training step,
-    and `leaves_split` whether results may leave the program split at no cost.
+    Plans one mesh axis for a program.
+
+    - `split_parameters`: whether parameters may start a split;
+    - `is_forward`: whether the program is the forward pass of a training step;
+    - `leaves_split`: whether results may leave the program split at no cost.
     """
 
     def __init__(

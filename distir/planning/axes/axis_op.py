@@ -57,8 +57,8 @@ class Decomposition(NamedTuple):
 
     - `parts`: the strategies of the decomposition's ops on all axes planned so far,
       this axis included;
-    - `price`: the cost of reducing the values between these ops that are partial over
-      this axis;
+    - `price`: the cost of reducing the values that these ops pass to each other and
+      that are partial over this axis;
     - `exchanged`: the cost of the communication inside these ops while they compute;
     - `is_of_result`: whether one of the partial values is the result of the whole op.
     """
@@ -222,7 +222,7 @@ class AxisOp:
         """
         Returns the decomposition of the op for operands in `placements`, or None if
         there is none. `is_reduction` says whether the op as a whole reduces the split
-        dimension; its own result is then reduced too.
+        dimension; the result of the whole op is then reduced too.
         """
         parts = decompose(self.op)
         if parts is None:
@@ -283,8 +283,8 @@ class AxisOp:
     def exchanged(self, strategy: AxisStrategy) -> float:
         """
         Returns the cost of the communication inside the ops of the decomposition that
-        `strategy` uses. Returns 0 without a decomposition: the user then wrote an op
-        that communicates, and has no choice to pay for.
+        `strategy` uses, or 0 if it uses none. An op that communicates by itself is then
+        written by the user, so its communication is not a choice of the planner.
         """
         (option,) = strategy.options
         if not strategy.parts or not isinstance(option, SplitFactor):
@@ -407,9 +407,10 @@ class AxisOp:
 
     def fitting(self, index: int, placement: Placement) -> Placement | None:
         """
-        Returns the split of operand `index` that corresponds to `placement` of the same
-        value in another place. The axes planned before this one may split the value
-        differently in the two places. Returns None if the sizes do not allow the split.
+        Returns the split of operand `index` that corresponds to `placement`, a split of
+        the same value where it is computed or used elsewhere. The axes planned before
+        this one may split the value differently there. Returns None if the sizes do not
+        allow the split.
         """
         key = (index, placement)
         if key not in self._fitting:
@@ -490,9 +491,10 @@ class AxisProgram:
     @property
     def updates(self) -> Mapping[int, int]:
         """
-        Maps the index of an entry function's result to the index of an argument: the
-        argument that the result replaces in the next step, or whose gradient the result
-        is. Such a result gets the argument's placement. Other results are left out.
+        Maps the index of an entry function's result to the index of an argument if the
+        result replaces the argument in the next step, or is the gradient of the
+        argument. The result gets the argument's placement. All other results are left
+        out.
         """
         return self._program.links
 
@@ -511,7 +513,7 @@ class AxisProgram:
     def _alike_info(self, op: Operation, before: LayoutStrategy) -> AxisOp:
         """
         Returns the strategies of an op. Ops with equal rules, such as slices of
-        different rows, share them. An op that a split decomposes shares its strategies
+        different rows, share one `AxisOp`. If a split decomposes an op, the op shares
         only with ops of its own signature, because its constants may decide the
         decomposition.
         """

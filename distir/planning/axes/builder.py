@@ -79,8 +79,9 @@ OperandUse = OpUse | CallUse
 
 class AxisGraphBuilder:
     """
-    Builds the graph of a program on one mesh axis. `Reach` must have found the
-    strategies of the ops before. `policy` describes the purpose of the axis.
+    Builds the graph of a program on one mesh axis. `policy` describes the purpose of
+    the axis. Before the graph is built, `Reach` must have found the strategies of the
+    ops.
     """
 
     def __init__(self, policy: AxisPolicy):
@@ -104,9 +105,9 @@ class AxisGraphBuilder:
 
     def _body(self, reached: Reached, count: int, position: int) -> AxisBody:
         """
-        Builds the choices of a function for one kind of call. The function is called
-        `count` times in this way. `position` counts the kinds of calls of the function
-        in program order; it breaks ties between equal plans.
+        Builds the choices of a function for one kind of call. The program has `count`
+        calls of this kind. `position` counts the kinds of calls of the function in
+        program order, to break ties between equal plans.
         """
         body = AxisBody(reached.function, count)
         body.add_ops(
@@ -212,8 +213,9 @@ class AxisGraphBuilder:
     ) -> None:
         """
         Connects a value with its uses by ops and calls. `returns` are the indices of
-        the function's results that are this value; it is added to `results` at these
-        indices. `late` says whether its partial sums are reduced late.
+        the function's results that are this value; the port of the value is added to
+        `results` at these indices. `late` says whether the value's partial sums are
+        reduced late.
         """
         port, count = self._port(body, value), body.count
         source = reached.sources.get(value, "activation")
@@ -253,8 +255,8 @@ class AxisGraphBuilder:
     ) -> ValueNode | None:
         """
         Returns the node that chooses the placements in which a value is kept for all
-        its uses. Returns None if the value can be kept only whole and uncut, so that
-        there is nothing to choose.
+        its uses. Returns None if there is nothing to choose, because the value can be
+        kept only whole and uncut.
         """
         available: dict[tuple[Available, Cut | None], float] = {}
         for (have,) in dict.fromkeys(availability_of(port)):
@@ -305,8 +307,8 @@ class AxisGraphBuilder:
         """
         Returns the splits to which one use may move a value and that a later use also
         takes. If the function returns the value (`returned`), every split to which a
-        use may move the value counts, because the value may leave the function in any
-        of them.
+        use may move the value counts, because the value may leave the function in each
+        of these splits.
         """
         found: dict[Placement, None] = {}
         behind: set[Placement] = set()
@@ -363,8 +365,8 @@ class AxisGraphBuilder:
 
 def _has_cuts(port: AxisPort) -> bool:
     """
-    Whether some alternative of the value lets one use cut a part out of it that later
-    uses can take.
+    Whether any alternative of the value lets one use cut a part out of the value, so
+    that later uses can take this part.
     """
     return any(isinstance(s, ValueAlternative) and s.cut for s in port.node.strategies)
 

@@ -201,10 +201,10 @@ class EdgeCosts:
         self, port: Port[Alternative], position: int
     ) -> list[tuple[Available, Placement | None]]:
         """
-        Returns two placements for each alternative of a value's node. The first are the
-        placements in which the value is available to its use at `position`. The second
-        is the placement of the part that this use must cut out of the value, or None if
-        it cuts no part.
+        Returns a pair for each alternative of a value's node. The first element holds
+        the placements in which the value is available to its use at `position`. The
+        second element is the placement of the part that this use must cut out of the
+        value, or None if the use cuts no part.
         """
         found: list[tuple[Available, Placement | None]] = []
         for s in port.node.strategies:
@@ -341,8 +341,9 @@ class EdgeCosts:
         Returns the placements in which a value may leave its function as result
         `index`, with the cost of each. A value that is available whole leaves whole.
         Any other value leaves in a split that fits the axes planned before this one. If
-        no split fits, a value that is available only partial leaves partial; the others
-        leave whole at the cost of moving them.
+        no split fits, a value that is available only as partial values leaves partial.
+        A value that is also available in a split leaves whole, at the cost of moving
+        it.
         """
         if REPLICATED in available:
             return {REPLICATED: 0.0}

@@ -26,10 +26,10 @@ class MicroBatchPlanner:
     coordinates of this axis are moments in time, not devices.
 
     No costs are compared, because a device cannot save work by communicating with
-    itself at another time. An op keeps the split of its operands if its rule allows the
-    split, and partial values pass if the rule is linear in them. Any other operand is
-    made whole first. Ops that depend on such an operand run once per step instead of
-    once per micro-batch.
+    itself at a different time. An op keeps the split of its operands if its rule allows
+    the split, and partial values pass if the rule is linear in them. Any other operand
+    is made whole first. Ops that depend on an operand made whole run once per step
+    instead of once per micro-batch.
     """
 
     def __init__(self, program: AxisProgram):
@@ -108,7 +108,8 @@ class MicroBatchPlanner:
         """
         Returns the plan of the called function `name` for operands in the placements
         `have`. Partial operands stay partial if the function is linear in them, as a
-        backward is in its gradients. Otherwise they are reduced before the call.
+        backward pass is in its incoming gradients. Otherwise they are reduced before
+        the call.
         """
         keys = [REPLICATED if isinstance(p, PartialPlacement) else p for p in have]
         callee = self._solve(name, keys)

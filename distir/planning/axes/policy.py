@@ -2,10 +2,11 @@
 The purpose of a mesh axis, and a program's own requests about the use of the axis.
 
 Many plans cost equally little work and communication. The purpose of the axis decides
-between them. An axis either splits the inputs, and the parameters follow, or it splits
-parameters, and the activations follow from contractions with parameters. `AxisPolicy`
-holds this purpose, and the program's own requests: constraints (`dist.constrain`), and
-sums that are reduced late (`dist.reduce_late`).
+between these plans. An axis may be for splitting the inputs; the parameters then
+follow. Or an axis may be for splitting parameters; the activations then follow from
+contractions with parameters. `AxisPolicy` holds this purpose, and the program's own
+requests: constraints (`dist.constrain`), and sums that are reduced late
+(`dist.reduce_late`).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class AxisPolicy:
     - `split_parameters`: whether parameters, and values computed from parameters and
       constants only, may start a split. On a data axis, only a split input, label or
       annotated parameter may start a split;
-    - `is_forward`: whether the program is the forward of a training step. The backward
-      will follow the layouts of the parameters;
+    - `is_forward`: whether the program is the forward pass of a training step. The
+      backward pass will follow the layouts of the parameters;
     - `leaves_split`: whether results may leave the program split at no cost. Otherwise
       the plan pays for gathering the results that the axis splits.
     """
@@ -135,9 +136,9 @@ class AxisPolicy:
     def asked_rows(self, op: Operation) -> Placement | None:
         """
         Returns the placement that a `dist.constrain` op requests on this axis for the
-        rows of `op`, a product of experts. The product works on the rows where they
-        are: tokens are sent to experts, and experts are never sent to tokens. Returns
-        None for other ops.
+        rows of `op`, a product of experts. The product works on the rows where the
+        request puts them: tokens are sent to experts, and experts are never sent to
+        tokens. Returns None if `op` is not such a product or no request exists.
         """
         if not isinstance(op, GroupedOp):
             return None
@@ -150,7 +151,7 @@ class AxisPolicy:
         """
         Returns the values of function `name` whose partial sums are reduced late. These
         are the operands of ops marked with `dist.reduce_late`, and the values from
-        which only linear ops lead to such an operand.
+        which linear ops alone lead to one of these operands.
         """
         if name not in self._late:
             found = self._late[name] = set[SSAValue]()

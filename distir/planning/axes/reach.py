@@ -1,6 +1,6 @@
 """
-Finds the placements that values can have on one mesh axis, and the strategies of ops
-for these placements.
+Finds the placements that values can have on one mesh axis, and the strategies that ops
+have if their operands have these placements.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ A = TypeVar("A", bound=Alternative, covariant=True)
 
 class Alternatives(tuple[A, ...]):
     """
-    The alternatives of ops that are equal: one tuple that all these ops share. Two
-    objects are compared by identity, because hashing their contents is slow.
+    The alternatives of an op, as one tuple that all equal ops share. Two objects are
+    compared by identity, because hashing their contents is slow.
     """
 
     __slots__ = ()
@@ -133,8 +133,8 @@ class Reach:
     def entry(self, arguments: Sequence[ArgumentKey]) -> Reached:
         """
         Analyses the entry function with arguments in the placements `arguments`.
-        Returns the facts about it, which contain the alternatives of its ops and the
-        facts about all functions that it calls.
+        Returns the facts about the entry function. They contain the alternatives of its
+        ops and the facts about all functions that the entry function calls.
         """
         facts: list[ArgumentFacts] = []
         for placement, source in arguments:
@@ -279,9 +279,10 @@ class Reach:
         self, reached: Reached, value: SSAValue
     ) -> tuple[Placement | None, Source, bool]:
         """
-        Returns the facts about an operand of a call that no choice changes: its
-        placement if that is fixed, whether it is computed from parameters, constants or
-        activations, and whether the user requested its split.
+        Returns the facts about an operand of a call that no choice changes: the
+        operand's placement, or None if this is not fixed; whether the operand is
+        computed from parameters, constants or activations; and whether the user
+        requested its split.
         """
         is_argument = isinstance(value, BlockArgument)
         fixed = reached.arguments[value.index].fixed if is_argument else None

@@ -6,7 +6,7 @@ Every op can split its factors contiguously, which means with the longest runs. 
 split may cut a dimension of an operand or result into shorter runs, for example the
 heads in a fused matrix for query, key and value. The ops before and after may be able
 to work with the same runs without communication. The search therefore tries this run
-length for them too, also across calls.
+length for the ops before and after too, also across calls.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ class RunLengths:
     axis.
 
     - `functions`: the functions of the program;
-    - `info`: returns the strategies of an op on the axis, or None for ops that do not
-      matter;
+    - `info`: a function that returns the strategies of an op on the axis, or None for
+      an op that is to be skipped;
     - `backwards`: if True, run lengths spread only from uses to the ops that compute
       the values, without a limit on their number. The runs in the results of a
-      contraction also spread to the other operands of the next contractions that use
-      these results. Attention needs this if several query heads share a key head;
+      contraction also spread to the operands of the next contractions, beside the
+      operands that are these results. Attention needs this if several query heads share
+      a key head;
     - `runs`: the result: for each op, the factors with the run lengths to try;
-    - `splits`: the result: for each value, the splits in runs that ops could work on.
+    - `splits`: the result: for each value, the block-cyclic splits that ops could work
+      on.
     """
 
     def __init__(
@@ -112,8 +114,9 @@ class RunLengths:
 
     def _follow(self, value: SSAValue, split: SplitPlacement) -> None:
         """
-        Tells the op that computes `value` about `split`, a block-cyclic split. Unless
-        `backwards`, also tells the ops that use `value`.
+        Passes `split`, a block-cyclic split of `value`, on to the op that computes
+        `value`. Unless `backwards` is set, also passes the split on to the ops that use
+        `value`.
         """
         for use in () if self.backwards else value.uses:
             op = use.operation
@@ -144,8 +147,9 @@ class RunLengths:
         self, op: Operation, is_result: bool, index: int, split: SplitPlacement
     ) -> None:
         """
-        Records the factor that `op` splits block-cyclically if its operand (or result,
-        if `is_result`) number `index` has the placement `split`.
+        Records the factor that `op` splits block-cyclically if one of its values has
+        the placement `split`. The value is the result with index `index` if
+        `is_result`, else the operand with this index.
         """
         info = self.info(op)
         found = None if info is None else info.factor_of(is_result, index, split)

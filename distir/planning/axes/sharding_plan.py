@@ -64,7 +64,7 @@ class ShardingPlan:
     The layouts chosen so far for every op and argument of a program, on one mesh. As
     axes are added, functions that are called with different layouts get one copy per
     plan, and ops are replaced by their decompositions. `steps` holds the plans that led
-    to such changes of the program.
+    to these copies and replacements.
     """
 
     def __init__(self, module: ModuleOp, mesh: Mesh):
@@ -162,8 +162,8 @@ class ShardingPlan:
     @cached_property
     def _parameters(self) -> list[tuple[float, frozenset[str]]]:
         """
-        Returns the bytes of each parameter, and the axes over which its request splits
-        it.
+        Returns a pair for each parameter: its bytes, and the axes over which the
+        request for this parameter splits it.
         """
         whole = Layout(self.mesh.name)
         arguments, roles = self.entry.body.block.args, argument_roles(self.entry)
@@ -204,7 +204,7 @@ class ShardingPlan:
 
         - `free_parameters`: whether parameters without a request may be split in any
           way;
-        - `is_forward`: whether the program is the forward of a training step;
+        - `is_forward`: whether the program is the forward pass of a training step;
         - `leaves_split`: whether results may leave the program split at no cost.
 
         If the plan uses a decomposition that leaves the op's own result partial, ops
@@ -239,9 +239,9 @@ class ShardingPlan:
     def _splits_the_batch(self, axis: str, keys: Sequence[ArgumentKey]) -> bool:
         """
         Whether `axis` splits the inputs. Parameters and states may then be stored split
-        (ZeRO), but they do not decide how the work is split. An input that the user
-        requested to be split in another dimension than its first, such as the heads of
-        a key-value cache, does not count.
+        (ZeRO), but they do not decide how the work is split. An input does not count if
+        the user requested a split of a dimension that is not the first, such as the
+        heads of a key-value cache.
         """
         return any(
             source == "activation"
@@ -390,8 +390,9 @@ class ShardingPlan:
 
     def _check_order(self) -> None:
         """
-        Checks that requests list the axes of a dimension in the mesh's order, the order
-        of planning. Raises DistIRError for a request in another order.
+        Checks that requests list the axes of a dimension in the mesh's order, which is
+        the order of planning. Raises DistIRError for a request that lists axes
+        differently.
         """
         names = argument_names(self.entry)
         requests = [

@@ -2,9 +2,9 @@
 The strategies of an op on one mesh axis. A strategy is a placement for each operand and
 each result.
 
-The op's sharding rule says which strategies are legal, and `AxisPolicy` restricts them
-to the purpose of the axis: an axis splits either parameters or inputs, and a split that
-serves neither purpose is left out.
+The op's sharding rule says which strategies are legal, and `AxisPolicy` restricts the
+legal strategies to the purpose of the axis: an axis splits either parameters or inputs,
+and a split that serves neither purpose is left out.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class OperandFacts(NamedTuple):
 
 def takes_one_value(op: Operation) -> bool:
     """
-    Whether an op has a single input value. Any other operand must be computed from that
-    value alone, as a quantisation scale is, or be a constant that describes the
+    Whether an op has a single input value. All further operands must be computed from
+    this value alone, as a quantisation scale is, or be constants that describe the
     result's shape, such as the bounds of a slice.
     """
     values = list(op.operands)
@@ -107,10 +107,10 @@ class OpStrategies:
         requested: Iterable[frozenset[SplitPlacement]],
     ) -> list[OpAlternative]:
         """
-        Returns the alternatives of the op; the first one works on replicated values.
-        `operands` are the facts about its operands. `hints` holds, for each result, the
-        splits that later ops could use without communication; `requested` holds the
-        splits that the program requests.
+        Returns the alternatives of the op; the first alternative works on replicated
+        values. `operands` are the facts about the op's operands. `hints` and
+        `requested` have an entry for each result: the splits that later ops could use
+        without communication, and the splits that the program requests.
         """
         if isinstance(self.op, ConstrainOp):
             return self._constrained(self.op, operands[0])

@@ -91,7 +91,7 @@ def left_whole(
 def _listed(ops: Sequence[str]) -> str:
     """
     Returns the subject and the verb of a note about `ops`. The text names a few ops and
-    counts the others.
+    gives the number of the remaining ops.
     """
     if len(ops) == 1:
         return f"{ops[0]} stays"
@@ -102,10 +102,10 @@ def _listed(ops: Sequence[str]) -> str:
 
 def forward_part(module: ModuleOp) -> ModuleOp:
     """
-    Returns a copy of a program. For a training step, the copy has only the forward up
-    to the loss, because the splits of the forward determine the splits of the backward
-    and of the update. Arguments that are gradients of results are unused in the copy
-    and do not influence the splits of results.
+    Returns a copy of a program. For a training step, the copy has only the forward pass
+    up to the loss, because the splits of the forward pass determine the splits of the
+    backward pass and of the update. Arguments that are gradients of results are unused
+    in the copy and do not influence the splits of results.
     """
     function = entry_function(module)
     outputs = forward_results(function)
@@ -121,9 +121,9 @@ def _annotate_forward(
     forward: ModuleOp, attributes: Sequence[Mapping[str, Attribute]]
 ) -> None:
     """
-    Sets the attributes of the arguments of a program from `forward_part`, a copy of a
-    program's forward. The attribute that marks an argument as the gradient of a result
-    is left out.
+    Sets the attributes of the arguments of `forward`, a copy of a program's forward
+    pass from `forward_part`. The attribute that marks an argument as the gradient of a
+    result is left out.
     """
     own = [{n: a for n, a in each.items() if n != GRADIENT_OF} for each in attributes]
     set_argument_attributes(entry_function(forward), own)
@@ -160,13 +160,14 @@ def _split_tables(
     """
     Requests a split of the rows of lookup tables over `axis`, for tables that are
     larger than the rows looked up in them. The split saves memory, but costs a sum over
-    devices, because each device finds only rows of its own part. A head that is tied to
-    such a table gets its columns split as well.
+    devices, because each device finds only rows of its own part. If a head shares its
+    parameter with such a table, the columns of the head are split as well.
 
-    With `is_forward`, `function` is the forward of a training step. The memory of a
-    table then includes its gradient and states, and the looked-up rows are the rows of
-    one micro-batch. This function does not decide about a table with other uses than
-    lookups, such as a tied head: the table's product with the head decides.
+    With `is_forward`, `function` is the forward pass of a training step. The memory of
+    a table then includes its gradient and states, and the looked-up rows are the rows
+    of one micro-batch. This function does not decide about a table that is not only
+    used for lookups, such as a table shared with a head: the table's product as a head
+    decides.
     """
     parts = mesh.size(axis)
     for op in function.body.block.ops:

@@ -23,8 +23,8 @@ from distir.sharding.rule import BY_ITSELF, Rule, factor_shards
 class CostModel(ABC):
     """
     Prices ops and reshards on each device of a mesh, in the model's own `unit`, and
-    computes their memory in bytes. A cost multiplied by `scale` is large enough that a
-    solver does not take it for a rounding error.
+    computes the memory in bytes that they need. A cost multiplied by `scale` is large
+    enough that a solver does not take it for a rounding error.
 
     A subclass prices an op (`op`) and a single collective (`step`). The collectives of
     a reshard and the bytes of values are the same in all models.
@@ -106,15 +106,15 @@ class CostModel(ABC):
 
     def argument(self, type_: Attribute, layout: Layout) -> float:
         """
-        Returns the cost of preparing an argument in `layout` before ops can use it. It
-        is 0 unless a subclass overrides it.
+        Returns the cost of preparing an argument in `layout` before ops can use it. The
+        cost is 0 unless a subclass overrides this method.
         """
         return 0.0
 
     def send(self, type_: Attribute, layout: Layout) -> float:
         """
         Returns the cost of sending a value of the sequential type `type_` in `layout`
-        to the next pipeline rank. It is 0 in models without a pipeline.
+        to the next pipeline rank. The cost is 0 in models without a pipeline.
         """
         return 0.0
 

@@ -45,10 +45,10 @@ class Shares:
     """
     The fraction of a program's values that each device of a pipeline holds.
 
-    - `of_all`: the fraction of parameters, gradients and states. The ranks divide them
-      among themselves;
+    - `of_all`: the fraction of parameters, gradients and states, which the ranks of the
+      pipeline divide among themselves;
     - `of_micro_batch`: the fraction of the values of one micro-batch, times the number
-      of micro-batches for which the device keeps them.
+      of micro-batches for which the device keeps these values.
 
     The shares are exact only if the stages are balanced. The layout search cannot know
     this, so the simulator judges the memory in the end.
@@ -74,12 +74,12 @@ class MicroBatchCosts(SimulatedCosts):
 
     The cost of an op or a reshard is the cost for one micro-batch; the layout graph
     multiplies it by the number of micro-batches. Combining the micro-batches costs as
-    much as the ops that `pipeline` makes for this purpose. On each device, terms of a
+    much as the ops that `pipeline` makes to combine them. On each device, terms of a
     sum are added one by one, and parts are concatenated. Then the whole value is
     resharded.
 
     In a pipeline (`schedule`), costs are sums over all stages, and each device holds
-    its `Shares`. The price of a send is the time by which it lengthens the step
+    its `Shares`. The price of a send is the time by which the send lengthens the step
     (`price_of_sends`).
     """
 
@@ -210,10 +210,10 @@ def price_of_sends(schedule: PipelineSchedule, *, blocking: bool = False) -> flo
     lengthen a step as much, if sends and work are spread evenly over the ranks.
 
     Devices work while sends are under way, and wait only for the messages that they
-    need. The price therefore depends on the schedule. In a long 1F1B it is nearly 1,
-    because micro-batches wait for each other's messages in turn. In GPipe devices wait
-    only for the first and the last messages. If `blocking`, a send takes the time of
-    two ranks and the price is 2. With a single rank it is 0.
+    need. The price therefore depends on the schedule. In a long 1F1B schedule it is
+    nearly 1, because micro-batches wait for each other's messages in turn. In GPipe
+    devices wait only for the first and the last messages. If `blocking`, a send takes
+    the time of two ranks and the price is 2. With a single rank the price is 0.
     """
     if schedule.ranks == 1:
         return 0.0
@@ -241,9 +241,9 @@ def costs_on(
 ) -> SimulatedCosts:
     """
     Returns the cost model of a mesh on a cluster, in seconds of the simulator. If the
-    first mesh axis is the micro-batch axis, it is the model for micro-batches, in a
-    pipeline if `schedule` is given. Raises DistIRError if the mesh does not fit the
-    cluster.
+    first mesh axis is the micro-batch axis, the result is the cost model for
+    micro-batches, in a pipeline if `schedule` is given. Raises DistIRError if the mesh
+    does not fit the cluster.
     """
     if mesh.has_time:
         return MicroBatchCosts(

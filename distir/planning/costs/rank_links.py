@@ -16,7 +16,7 @@ class RankLink:
     """
     The slowest link between devices of neighbouring pipeline ranks.
 
-    - `source`, `target`: the devices at its ends;
+    - `source`, `target`: the devices at the two ends of the link;
     - `sharing`: the number of devices that send over the link at the same time. Each
       device of a rank sends to the device at the same position in the next rank.
     """

@@ -36,8 +36,8 @@ from distir.transforms.resharding import op_of_step
 class SimulatedCosts(CostModel):
     """
     The cost model of a mesh on a cluster. A cost is in seconds of the slowest device.
-    The cost functions of the simulator compute it, for ops and for the collectives that
-    `lower-reshard` makes. `profiles` hold measured speeds of devices.
+    The cost functions of the simulator compute the costs of ops, and the costs of the
+    collectives that `lower-reshard` makes. `profiles` hold measured speeds of devices.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SimulatedCosts(CostModel):
     def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
         """
         Returns the seconds of an op of the sequential program on the slowest device.
-        They include the communication inside the op while it computes.
+        The communication inside the op while it computes is included.
         """
         seconds = max(c.seconds for c in self._costs(op, rule, strategy))
         exchange = exchange_of(op, strategy.operands, self.device_map)

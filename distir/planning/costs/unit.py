@@ -145,10 +145,10 @@ class UnitCosts(CostModel):
 
     def gradient(self, flops: float, parts: int) -> float:
         """
-        Returns the additional cost in the backward if every device keeps the parameter
-        of a contraction whole but uses only a part of it. Each device then computes the
-        whole gradient of the parameter instead of one of `parts` parts. `flops` is the
-        number of operations of the contraction.
+        Returns the additional cost in the backward pass if every device keeps the
+        parameter of a contraction whole but uses only a part of it. Each device then
+        computes the whole gradient of the parameter instead of one of `parts` parts.
+        `flops` is the number of operations of the contraction.
         """
         return flops * (1 - 1 / parts)
 

@@ -1,6 +1,6 @@
 """
-The steps of the pass `distribute`. Each step has its own file, which a pass for this
-step alone calls too.
+The steps of the pass `distribute`. Each step has its own file. Some steps also have a
+pass of their own, which calls the same file.
 
 The file `distribute` runs the steps. `meshes` and `batches` come first, then `experts`
 and `context`. `padding`, `zero` and `stored_layouts` treat the tensors that devices

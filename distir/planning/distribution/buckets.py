@@ -1,5 +1,6 @@
 """
-Chooses the size of messages that several collectives share, from the cluster's latency.
+Chooses, from the latency of the cluster, the size of messages that carry several
+collectives.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def bucket_collectives_of(module: ModuleOp, megabytes: float | None = None) -> N
 
 class MessageSizes:
     """
-    The message sizes, in bytes, from which latency hardly matters. They depend on the
-    kind of message and on the links that it crosses.
+    The message sizes, in bytes, from which latency hardly matters. A size depends on
+    the kind of the message and on the links that the message crosses.
 
     `hardware` is the cluster. `known` maps symbols to the meshes on the cluster. The
     size is `DEFAULT` if there is no cluster, or if the cluster has fewer devices than a

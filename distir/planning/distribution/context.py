@@ -142,7 +142,7 @@ def _run(length: int, parts: int, order: str) -> int | None:
     Returns the number of neighbouring tokens in each block of a device's share, or None
     if the share is one block. In cyclic order, the number of blocks per device is the
     smallest number from `_ROUNDS` upwards that divides the share evenly. If no number
-    does, each token is a block.
+    divides the share evenly, each token is a block.
     """
     if order == "contiguous" or length == parts:
         return None

@@ -73,7 +73,10 @@ CONTEXTS = ("gather", "ring")
 
 
 def _speaks_of(options: DistributionOptions, name: str) -> bool:
-    """Returns whether `shard` or `whole` requests a layout for the argument `name`."""
+    """
+    Returns whether the options `shard` or `whole` request a layout for the argument
+    `name`.
+    """
     patterns = (*options.whole, *map(named_argument, options.shard))
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -180,10 +183,10 @@ def check_experts(options: DistributionOptions) -> None:
 
 def may_gather_first(options: DistributionOptions) -> bool:
     """
-    Whether ZeRO's stages 1 and 2 may gather updated parameters in front of the next
-    step's forward, to overlap with it, instead of behind the update. With several
-    micro-batches this is not allowed, because each of them would gather all parameters
-    again.
+    Whether ZeRO's stages 1 and 2 may gather updated parameters at the start of the next
+    step, where the forward pass can overlap the communication, instead of right after
+    the update. With several micro-batches this is not allowed, because each micro-batch
+    would gather all parameters again.
     """
     early = options.overlap and "params" in (options.overlapped or KINDS)
     return early and options.zero in (1, 2) and not options.is_pipelined
@@ -200,7 +203,7 @@ def choose_layouts(
     Adds a mesh to a sequential program, chooses layouts on the mesh, and writes them as
     annotations. This is the first part of `distribute`. Arguments in `chosen` keep the
     layouts and stages that were chosen for another program. With `gather_first`,
-    parameters are gathered in front of the next forward where `may_gather_first` allows
+    parameters are gathered before the next forward pass where `may_gather_first` allows
     it. Raises DistIRError for options that contradict each other or do not suit the
     program.
     """
@@ -266,7 +269,7 @@ def solve_layouts(
     """
     Splits the tensors that the ZeRO stage splits, and solves for the layouts of all
     values. The program must have the requests of `request_layouts`. With
-    `gather_first`, parameters are gathered in front of the next forward where
+    `gather_first`, parameters are gathered before the next forward pass where
     `may_gather_first` allows it.
     """
     mesh = only_mesh(module)
@@ -288,9 +291,9 @@ def distribute(
     Distributes a sequential program in place, verifies the result, and returns the
     choices that other programs with the same arguments can follow. Arguments in
     `chosen` keep the layouts and stages that were chosen for another program. If a
-    program has several entries, all are distributed, and arguments that they share get
-    one layout. Raises DistIRError for options that contradict each other or do not suit
-    the program.
+    program has several entries, all entries are distributed, and an argument that
+    several entries share gets one layout. Raises DistIRError for options that
+    contradict each other or do not suit the program.
     """
     names = list(entry_points(module))
     if not names:
@@ -330,8 +333,9 @@ def _distribute(
 
 def _is_better(first: Simulation, second: Simulation) -> bool:
     """
-    Whether the first program is better than the second: it is faster, or only the first
-    fits into memory.
+    Whether the first program is better than the second program. A program that fits
+    into memory is better than a program that does not. If both fit, or neither does,
+    the faster program is better.
     """
     return (not first.fits, first.step_time_s) < (not second.fits, second.step_time_s)
 

@@ -42,8 +42,8 @@ class Chosen:
     """
     The choices for one program that other programs with the same arguments follow, such
     as the other entries. `layouts` are the layouts of arguments, on any mesh with the
-    same axes; `stages` are the pipeline stages of arguments. The other program's own
-    options decide about the `free` axes.
+    same axes; `stages` are the pipeline stages of arguments. For the axes `free`, a
+    program that follows these choices decides by its own options.
     """
 
     layouts: StoredLayouts
@@ -74,9 +74,9 @@ def for_entry(
     options: DistributionOptions, entry: ModuleOp, module: ModuleOp
 ) -> DistributionOptions:
     """
-    Returns the options for one entry of `module`, without requests for arguments that
-    only other entries have. Requests that match no entry's arguments stay, so that a
-    later check refuses them.
+    Returns the options for one entry of `module`. Requests for arguments that only
+    other entries have are left out. Requests that match no argument of any entry stay,
+    so that a later check refuses them.
     """
     own = set(argument_names(entry_function(entry)))
     every = {n for f in entry_points(module).values() for n in argument_names(f)}
@@ -93,7 +93,10 @@ def for_entry(
 
 
 def stored_layouts(module: ModuleOp) -> dict[str, Layout]:
-    """Returns the chosen layouts of the arguments that other entries share, by name."""
+    """
+    Returns the chosen layouts of the arguments that several entries of a program can
+    share, by name.
+    """
     function = entry_function(module)
     described = zip(
         argument_names(function),

@@ -132,7 +132,9 @@ def split_experts(
 
 
 def _split(mesh: Mesh, axes: Sequence[str], dim: int, rank: int) -> Layout:
-    """Returns a layout that splits dimension `dim` of `rank` over `axes`."""
+    """
+    Returns a layout of a tensor of rank `rank` that splits dimension `dim` over `axes`.
+    """
     return Layout(mesh.name).with_dim(dim, tuple(map(Shard, axes)), rank)
 
 
@@ -223,7 +225,7 @@ def _of_tokens(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> Layout:
     """
     Returns the layout of rows of experts, [shards, groups, places, width]. The groups
     are split over `axes` in the same way as the tokens of activations: over the axes of
-    the batch, and within each sample over the other axes.
+    the batch, and within each sample over the remaining axes.
     """
     function = entry_function(module)
     samples, before = 1, Layout(mesh.name)
@@ -256,9 +258,9 @@ def _places(module: ModuleOp) -> list[ExpertPlacesOp]:
 
 def _narrow(op: Operation) -> tuple[Operation, int]:
     """
-    Finds the narrowest form of the rows of experts that `op` combines: before a cast to
-    a wider type, so that fewer bytes travel. Returns the op that takes these rows, and
-    the index of its operand.
+    Finds the value with the narrowest element type that holds the rows of experts that
+    `op` combines: the value before a cast to a wider type, so that fewer bytes travel.
+    Returns the op that takes this value, and the index of its operand.
     """
     cast = op.operands[0].owner
     if isinstance(cast, Operation) and cast.name == "onnx.Cast":
@@ -301,10 +303,10 @@ def _send_tokens(
     op: Operation, matrices: int, factor: int, mesh: Mesh, axes: Sequence[str]
 ) -> None:
     """
-    Requests that the other operands of a product are distributed like the experts.
-    Tokens are then sent to experts, and experts are never sent to tokens. Operand
-    `matrices` of `op` holds the experts' matrices, and `factor` is the factor of the
-    op's rule that numbers the experts.
+    Requests that all operands of a product, except the experts' matrices, are
+    distributed like the experts. Tokens are then sent to experts, and experts are never
+    sent to tokens. Operand `matrices` of `op` holds the experts' matrices, and `factor`
+    is the factor of the op's rule that numbers the experts.
     """
     rule = rule_for(op)
     for i in range(len(op.operands)):

@@ -24,8 +24,8 @@ EXPERT_AXES = ("e", "ec", "et", "ect")
 class DistributionOptions(PipelineOptions):
     """
     Options for distributing a program over `r` x `d` x `e` x `c` x `t` x `p` devices of
-    a cluster: the options of the pass `distribute`, whose documentation explains each
-    of them.
+    a cluster. These are the options of the pass `distribute`, whose documentation
+    explains each option.
     """
 
     r: int = option(

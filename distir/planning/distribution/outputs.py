@@ -30,9 +30,9 @@ from distir.sharding.placement import SplitPlacement, add_placement, placement_i
 def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
     """
     Annotates a sequential program that takes gradients of its results as arguments.
-    Results whose first dimension is the batch, and their gradients, are split over
-    `axes`, the axes that split the batch. Without the annotation, layouts of least cost
-    may replicate them. Other programs are left unchanged.
+    Results whose first dimension is the batch, and the gradients of these results, are
+    split over `axes`, the axes that split the batch. Without the annotation, layouts of
+    least cost may replicate them. A program without such arguments is left unchanged.
     """
     entry = entry_function(module)
     links = gradients_of_results(entry)
@@ -65,10 +65,10 @@ def split_outputs(module: ModuleOp, mesh: Mesh, axes: Sequence[str]) -> None:
 def leave_outputs_split(module: ModuleOp, mesh: Mesh, axis: str) -> None:
     """
     Annotates a sequential program that takes gradients of its results as arguments. If
-    the forward computes a result in parts over `axis`, such as logits split over words,
-    the result leaves the program in these parts, and its gradient enters in the same
-    parts. Without the annotation, results are gathered. Other programs are left
-    unchanged.
+    the forward pass computes a result in parts over `axis`, such as logits split over
+    words, the result leaves the program in these parts, and its gradient enters in the
+    same parts. Without the annotation, results are gathered. A program without such
+    arguments is left unchanged.
     """
     entry = entry_function(module)
     links = gradients_of_results(entry)
@@ -98,8 +98,8 @@ def leave_outputs_split(module: ModuleOp, mesh: Mesh, axis: str) -> None:
 
 def _batched(module: ModuleOp, mesh: Mesh, axis: str) -> list[int]:
     """
-    Returns the indices of the forward's results whose first dimension is the batch. A
-    split of the inputs over `axis` reaches this dimension unchanged.
+    Returns the indices of the results of the forward pass whose first dimension is the
+    batch. A split of the inputs over `axis` reaches this dimension unchanged.
     """
     entry = entry_function(module)
     plan = ShardingPlan(module, mesh)

@@ -1,4 +1,6 @@
-"""Chooses which communication overlaps computation, by simulating the alternatives."""
+"""
+Chooses the communication that overlaps computation, by simulating the alternatives.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,11 @@ def overlap_communication(
     memory. Changes the distributed program in place, adds a note on the gain, and
     returns the simulation of the result.
 
-    `kinds` are the kinds of communication that may overlap. Parameters are gathered
-    `ahead` uses early. Simulations use `profiles`; `before` is the simulation of the
-    unchanged program, if known. A program with buckets gets new buckets. Raises
-    DistIRError if `ahead` is below 1 or a kind does not exist.
+    `kinds` are the kinds of communication that may overlap. A gather of a parameter may
+    start `ahead` uses of gathered parameters before its own use. Simulations use
+    `profiles`; `before` is the simulation of the unchanged program, if known. A program
+    with buckets gets new buckets. Raises DistIRError if `ahead` is below 1 or a kind
+    does not exist.
     """
     if ahead < 1:
         raise DistIRError(
@@ -75,7 +78,9 @@ def overlap_communication(
         Tries a combination of overlaps, and keeps the program if it is the best so far.
         Returns whether it is. `some` are the kinds of communication that overlap. With
         `hoist`, gathers move out of functions. With several `pieces`, products are
-        computed in pieces; `gathered` includes products of gathered rows.
+        computed in pieces; `gathered` includes products of gathered rows. With
+        `paired`, forward and backward passes of a pipeline are computed beside each
+        other.
         """
         nonlocal best, chosen, after, hoisted
         copy = _overlapped(
@@ -157,9 +162,10 @@ def _overlapped(
     Returns a copy of a program in which communication of the kinds `kinds` overlaps
     computation. Parameters are gathered `ahead` uses early. With `hoist`, gathers move
     out of functions. With several `pieces`, products are computed in pieces; `gathered`
-    says whether this includes products of gathered rows. With `paired`, forwards and
-    backwards of a pipeline with all-to-alls are computed beside each other. Returns
-    None if there are no gathers to move, no products to cut, or no calls to join.
+    says whether this includes products of gathered rows. With `paired`, forward and
+    backward passes of a pipeline with all-to-alls are computed beside each other.
+    Returns None if there are no gathers to move, no products to cut, or no calls to
+    join.
     """
     copy = module.clone()
     write_kinds(copy)

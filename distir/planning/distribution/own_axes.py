@@ -29,8 +29,8 @@ from distir.sharding.rule import AxisDims, rule_for
 @dataclass(frozen=True)
 class _OwnSplit:
     """
-    A value of an op, and the dimension of it that a mesh axis splits because the op
-    declares so.
+    An operand or result of an op, with the dimension that a mesh axis splits by the
+    op's own declaration.
     """
 
     op: OpaqueBase

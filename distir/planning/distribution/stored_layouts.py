@@ -1,4 +1,6 @@
-"""Layouts in which ZeRO stores tensors, and notes on tensors that it cannot split."""
+"""
+Layouts in which ZeRO stores tensors, and notes on the tensors that ZeRO cannot split.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,13 @@ def split_further(
     suitable dimension that the axis divides evenly. Returns `layout` unchanged if no
     dimension is suitable.
 
-    The axis divides the parts that other axes leave, so that each device reduces,
-    scatters and gathers only its own part. Dimensions that other axes split
-    block-cyclically come last. They are used only with `cut_runs`, because cutting
-    their blocks (runs) moves all parts. In stacks of matrices (experts), dimensions
-    that no other axis splits come first, because work may then be split along them as
-    well. The dimension `last` comes after all others.
+    The axis divides the parts that the axes in `layout` leave, so that each device
+    reduces, scatters and gathers only its own part. Dimensions that `layout` splits
+    block-cyclically come at the end. They are used only with `cut_runs`, because
+    cutting their blocks (runs) moves all parts. In stacks of matrices (experts),
+    dimensions that `layout` does not split come first, because work may then be split
+    along them as well. The dimension `last` comes after all other dimensions without a
+    block-cyclic split.
 
     `outside` says that the optimizer runs outside of the program. Axes are then in the
     mesh's order, as DTensor requires. Dimensions with blocks that the axis would cut
@@ -87,7 +90,8 @@ def left_whole_notes(
 ) -> list[str]:
     """
     Returns notes for the tensors `names`, which the axes cannot split. If there are
-    many, one note names the first ones and the number of the others.
+    many tensors, one note names the first ones and gives the number of the remaining
+    ones.
     """
     what = f"{axes_text(axes, mesh)} divides none of"
     if len(names) <= _NAMED:

@@ -71,7 +71,7 @@ def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
 
 
 def _bytes(value: SSAValue) -> float:
-    """Returns the number of bytes of one array element of the tensor `value`."""
+    """Returns the size in bytes of one element of the tensor `value`."""
     assert isinstance(value.type, TensorType)
     return bytes_per_element(value.type.element_type)
 
@@ -100,7 +100,7 @@ def _gather_once(parameter: SSAValue, axes: Sequence[str], mesh: Mesh) -> None:
 def _rows(stack: SSAValue) -> list[SSAValue]:
     """
     Returns the rows that a program slices out of `stack`, such as the parameters of
-    single layers that a loop takes from a stack of all layers.
+    single layers in a program that loops over a stack of all layers.
     """
     shape = shape_of(stack)
     slices = [
@@ -167,7 +167,7 @@ def store_split(
     that returns gradients, the gradients and parameters are split. `only` lists
     patterns for the names of the parameters to treat. With `gather_first`, parameters
     of stages 1 and 2 are stored split too; they are gathered once before the next
-    step's forward, instead of after their update. With `no_sync`, gradients are not
+    forward pass, instead of after their update. With `no_sync`, gradients are not
     scattered early: whole gradients are summed over micro-batches. Raises DistIRError
     if nothing can be split.
     """
@@ -440,8 +440,8 @@ class _Storage:
         Requests one scattered copy of each gradient from which an optimizer computes
         several states, as Adam does. This is for optimizers whose update consists of
         single ops. In stage 3, rows that a loop stacks may be scattered in the loop's
-        function, so that no device keeps whole rows until the end; a device may compute
-        parts of them.
+        function, so that no device keeps whole rows until the end; each device may
+        compute only parts of the rows.
         """
         returned = return_op(self.function).operands
         results = {
@@ -463,8 +463,8 @@ class _Storage:
         """
         Requests that all uses of `gradient` share one scattered copy, split like the
         stored layout `stored`. With `early`, the gradient is scattered as soon as it is
-        computed. With `late`, it is scattered at this point; without, an earlier op
-        from which it follows may be scattered instead.
+        computed. Without `late`, a value from which the gradient is computed may be
+        scattered instead of the gradient itself.
         """
         axes = [axis for axis in self.axes if axis in stored.split_axes]
         # Axes are planned in the mesh's order; inside of others they deal out runs.
@@ -515,10 +515,10 @@ def _stacked_rows(value: SSAValue) -> list[SSAValue]:
 
 def _measured_gradients(op: UpdateOp) -> list[SSAValue]:
     """
-    Returns the gradient that the backward computes for an update, before casts and
-    scaling, if a norm or a sum of squares is computed from it for clipping or for the
-    direction of the update. The list also has a direction if the program computes its
-    norm.
+    Returns the gradient that the backward pass computes for an update, before casts and
+    scaling, if the program computes a norm or a sum of squares of this gradient, for
+    clipping or for the direction of the update. If the program computes the norm of a
+    direction, the list holds this direction too.
     """
     found: list[SSAValue] = []
     value: SSAValue | None = op.gradient_operand
@@ -544,10 +544,10 @@ def _shared_gradients(
 ) -> dict[SSAValue, int]:
     """
     Finds the gradients of parameters in an optimizer whose update consists of single
-    ops. These are the values from which several elementwise ops compute new states, and
-    that elementwise ops do not compute from arguments. `results` maps new states to the
-    indices of the old states, which have the same shape. Returns each gradient with one
-    of these indices.
+    ops. These are the values from which several elementwise ops compute new states,
+    unless elementwise ops compute the value itself from arguments. `results` maps new
+    states to the indices of the old states, which have the same shape. Returns each
+    gradient with one of these indices.
     """
     states = dict(results)
     users: dict[SSAValue, set[Operation]] = {}

@@ -40,8 +40,8 @@ def annotate(module: ModuleOp, plan: FunctionPlan[Layout]) -> None:
 
     A function whose calls have different plans is cloned, one copy for each plan. An op
     for which the plan chose a decomposition is replaced by the decomposition. If the
-    plan keeps a value in another layout than the computed one, a `dist.constrain` op
-    brings the value to that layout.
+    plan keeps a value in a layout that differs from the computed one, a
+    `dist.constrain` op brings the value to that layout.
     """
     writer = _Writer()
     for own in list(with_callees(separated(module, plan))):
@@ -81,10 +81,10 @@ def settled(module: ModuleOp, plan: FunctionPlan[Layout]) -> FunctionPlan[Layout
 
 def decomposed(plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
     """
-    Replaces the ops of one function for which the plan chose a decomposition, and
-    returns the plan with the strategies of the new ops. If an earlier op already
-    computes a part of a decomposition in the same layouts, its result is used instead.
-    Raises DistIRError for an op that has no decomposition.
+    Replaces, in one function, the ops for which the plan chose a decomposition. Returns
+    the plan with the strategies of the new ops. If an earlier op already computes a
+    part of a decomposition in the same layouts, the result of the earlier op is used
+    instead. Raises DistIRError for an op that has no decomposition.
     """
     if not any(strategy.parts for strategy in plan.ops.values()):
         return plan

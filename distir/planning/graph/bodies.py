@@ -31,8 +31,9 @@ class Body(Generic[W, V]):
     - `count`: the number of runs of the function that share the choices;
     - `ops`, `arguments`: the nodes of the ops and of the arguments; `calls`: the body
       of the callee of each call;
-    - `ports`: for each value, the result of a node that its uses read;
-    - `kept`: the nodes of values that all their uses take in one common layout;
+    - `ports`: for each value, the node, with the index of its result, that the uses of
+      the value read;
+    - `kept`: the nodes of the values for which all uses take one common layout;
     - `results`: the ports of the values that the function returns; empty for the entry
       function.
     """

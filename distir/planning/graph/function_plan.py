@@ -22,7 +22,7 @@ class FunctionPlan(Generic[Sharding]):
     - `arguments`, `results`: the shardings of the arguments and results;
     - `ops`: the strategy of each op; calls and the return are left out;
     - `calls`: the plan of the callee of each call;
-    - `kept`: the values that are brought to another sharding for all their uses.
+    - `kept`: the values that are brought to a new sharding, once for all their uses.
     """
 
     function: FuncOp
@@ -46,7 +46,8 @@ class FunctionPlan(Generic[Sharding]):
 
 class Caller(Protocol):
     """
-    Data about one function that has the same kind of data about each callee in `calls`.
+    A record of one function. `calls` holds a record of the same type for the callee of
+    each call.
     """
 
     @property

@@ -3,8 +3,8 @@ The graph of strategies of a program, as a problem for `distir.solver`.
 
 It has one node for each op, each argument, and each value that several uses share. It
 has one edge for each value from the place where it is computed to a place where it is
-used. Depending on the graph, a strategy covers one mesh axis only, or the layouts on
-all axes.
+used. In some graphs a strategy covers one mesh axis only; in others it covers the
+layouts on all axes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class Port(NamedTuple, Generic[S]):
 
 
 class Taker(Protocol):
-    """A use of a value by a node. Each kind of graph adds fields of its own."""
+    """
+    A use of a value by a node. The subclasses for each kind of graph have further
+    fields.
+    """
 
     @property
     def node(self) -> Node[Any]: ...
@@ -88,8 +91,8 @@ class StrategyGraph(Generic[S, U]):
 
     def add(self, node: N, count: int) -> N:
         """
-        Adds `count` executions to the node `node`, inserts it if it is new, and returns
-        it.
+        Adds `count` executions to the node `node`, inserts the node if it is new, and
+        returns it.
         """
         self.nodes.setdefault(node, len(self.nodes))
         node.count += count

@@ -1,10 +1,11 @@
 """
-The strategies of an op on a mesh: all legal ways in which the mesh's axes can split it.
+The strategies of an op on a mesh: all legal ways in which the mesh's axes can split the
+op.
 
 Each mesh axis either splits one factor of the op's rule, or lets partial operands pass
-through where the op is linear in them, or does nothing. A strategy combines one such
-option per axis. If an axis splits a factor that the op cannot split by itself, the op
-is decomposed: for example into a product of split operands, the reduction of its
+through where the op is linear in them, or does nothing. A strategy combines one of
+these options per axis. If an axis splits a factor that the op cannot split by itself,
+the op is decomposed: for example into a product of split operands, the reduction of its
 partial result, and the addition of a bias, or into the steps of a cross-entropy.
 """
 
@@ -36,8 +37,8 @@ from distir.sharding.rule import (
 class SplitFactor(NamedTuple):
     """
     The option that an axis splits the factor with index `factor` of an op's rule. `run`
-    is the number of elements that stay together; None splits the factor into contiguous
-    parts.
+    is the number of elements that stay together. If `run` is None, the axis splits the
+    factor into contiguous parts.
     """
 
     factor: int
@@ -304,7 +305,8 @@ def _scattered(partial: Layout, shape: Sequence[int], mesh: Mesh) -> Iterator[La
 def _addend(add: Operation, reduced: Layout, mesh: Mesh) -> Layout | None:
     """
     Returns the layout that the second operand of an addition needs if its first operand
-    and its result have the layout `reduced`. Returns None if there is no such layout.
+    and its result have the layout `reduced`. Returns None if no layout of the second
+    operand is possible.
     """
     rule = rule_for(add)
     assignment: dict[int, tuple[Shard, ...]] = {

@@ -1,12 +1,12 @@
 """
 Finds the ops of a function that are tied: they share one strategy.
 
-Calls of one function do the same work on different values, so they may share decisions.
-The first and the last calls have their own decisions. The calls between them alternate
-between two sets of decisions, so that neighbours can differ. Ops that belong to one
-call each, such as updates of its parameters, are tied if they differ only in the call
-that their operands come from. Ops that are unrelated to repeated calls keep their own
-strategy.
+Calls of one function do the same work on different values, so these calls may share
+decisions. The first calls and the last calls have their own decisions. The calls
+between them alternate between two sets of decisions, so that neighbours can differ. Ops
+that belong to one call each, such as updates of its parameters, are tied if they differ
+only in the call that their operands come from. Ops that are unrelated to repeated calls
+keep their own strategy.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def op_kinds(
 ) -> dict[Operation, Hashable]:
     """
     Returns the kind of every op of a function. Ops of one kind share all decisions.
-    `calls` gives the kind of each call. `alike` returns a key for any other op: ops
-    with equal keys could follow the same strategy if their operands came from the same
-    places.
+    `calls` gives the kind of each call. `alike` returns a key for an op that is not a
+    call: ops with equal keys could follow the same strategy if their operands came from
+    the same places.
     """
     sizes = Counter(calls.values())
     kinds: dict[Operation, Hashable] = {}

@@ -40,7 +40,10 @@ class PlannedOp(NamedTuple):
 
 
 class PlannedCall(NamedTuple):
-    """A call. `callee` is the index of its callee among the functions of the plan."""
+    """
+    A call in a written plan. `callee` is the index of the called function among the
+    functions of the plan.
+    """
 
     callee: int
 
@@ -64,8 +67,8 @@ class PlannedFunction:
     """
     The layouts of a function, for calls that share these layouts. `arguments` and
     `results` are the layouts of its arguments and results. `ops` covers all its ops in
-    program order, except the return. `kept` lists results that the plan brings to
-    another layout.
+    program order, except the return. `kept` lists the results of ops that the plan
+    brings to a new layout.
     """
 
     arguments: tuple[Layout, ...]
@@ -116,8 +119,8 @@ class WrittenPlan:
     def on(self, module: ModuleOp, mesh: Mesh) -> FunctionPlan[Layout]:
         """
         Returns the plan for `module`, which must have the same functions and ops.
-        Raises DistIRError for another program, and for layouts that are impossible on
-        `mesh`.
+        Raises DistIRError for a program with different functions or ops, and for
+        layouts that are impossible on `mesh`.
         """
         return _Reader(self, functions(module), mesh).entry(entry_function(module))
 
@@ -162,7 +165,7 @@ class WrittenPlan:
     def from_json(data: Any) -> WrittenPlan:
         """
         Restores a plan from the data that `to_json` returned. Raises KeyError,
-        TypeError, ValueError or ParseError for other data.
+        TypeError, ValueError or ParseError if `data` is not such data.
         """
         layouts = [_layout(text) for text in data["layouts"]]
         count = len(data["functions"])

@@ -173,8 +173,8 @@ class Between:
     def program(self, low: ModuleOp, high: ModuleOp) -> ModuleOp | None:
         """
         Returns the distributed program for the middle batch, derived from the
-        distributed programs for the smaller batch (`low`) and the larger one (`high`).
-        Returns None if the two have different layouts.
+        distributed programs for the smaller batch (`low`) and the larger batch
+        (`high`). Returns None if `low` and `high` have different layouts.
         """
         found, other = _Found(low), _Found(high)
         if len(found) != len(other):
@@ -215,8 +215,8 @@ def _bare(type_: Attribute) -> Attribute:
 
 def _rebuilt(module: ModuleOp, attributes: Iterator[Attribute]) -> ModuleOp:
     """
-    Returns a copy of a program with other attributes and types. `attributes` gives them
-    in the order in which the program is read (`_Found`).
+    Returns a copy of a program in which `attributes` replace the attributes and types.
+    They are in the order in which the program is read (`_Found`).
     """
     values: dict[SSAValue, SSAValue] = {}
 

@@ -35,7 +35,7 @@ class Bounds:
 
     - `seconds_at_peak`: for each policy of `activation-checkpoint`, the seconds that
       the contractions of the sequential program take at the peak speed of one device.
-      Recomputation counts. The value is 0 if devices differ, as there is no such bound
+      Recomputation counts. The value is 0 if devices differ, because no bound is known
       then;
     - `devices`: the number of devices;
     - `parameters`, `states`: the bytes of parameters and of states that the program
@@ -43,8 +43,8 @@ class Bounds:
     - `gradients`: the bytes of the gradients that the optimizer takes;
     - `memory`: the bytes of the device with the most memory;
     - `seconds_to_host`: the seconds in which the link of one device brings all
-      optimizer states of parameters from its host and back; 0 if no device has such a
-      link.
+      optimizer states of parameters from its host and back; 0 if no device has a link
+      to its host.
     """
 
     seconds_at_peak: Mapping[str, float]
@@ -65,7 +65,7 @@ class Bounds:
         """
         Computes the bounds for a sequential program on `devices` devices of a cluster.
         The program is simulated under each policy of `activation-checkpoint` in
-        `policies`. Raises DistIRError if it cannot be simulated.
+        `policies`. Raises DistIRError if the program cannot be simulated.
         """
         found = Bounds.of_memory(module, cluster, devices)
         kinds = Hardware.of(cluster).distinct_kinds(range(cluster.size))
@@ -118,8 +118,8 @@ class Bounds:
     @property
     def seconds(self) -> float:
         """
-        A lower bound of the seconds of every plan: the time if all devices computed all
-        the time, at their peak speed.
+        A lower bound of the seconds of every plan: the time of a step in which all
+        devices compute at their peak speed without a pause.
         """
         return min(self.seconds_at_peak.values()) / self.devices
 

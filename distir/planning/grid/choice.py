@@ -46,8 +46,9 @@ whether collectives are merged into buckets, and the meshes of the stages.
 
 class LayoutChooser:
     """
-    Chooses the layouts of one plan after another. `program` returns the sequential
-    program for a batch size. `profiles` hold measured speeds of the devices.
+    Chooses the layouts of one plan after another. `program` is a function that returns
+    the sequential program for a batch size. `profiles` hold measured speeds of the
+    devices.
 
     Plans that differ only in the schedule and the number of micro-batches share their
     layouts if three conditions hold:
@@ -57,12 +58,12 @@ class LayoutChooser:
       cost of the chosen layouts then does not grow with the number of micro-batches,
       while the cost of other layouts may (`distir.sharding.prices`);
     - `verify-distribution` accepts the layouts for this number. A split that is illegal
-      for the first number is also illegal for its multiples, but the opposite does not
-      hold.
+      for the first number is also illegal for the multiples of the first number, but
+      the opposite does not hold.
 
     Otherwise the plan's layouts are chosen separately. If plans also differ in the
-    batch size, the layouts of some of them follow from the layouts for a smaller and a
-    larger batch (`Between`).
+    batch size, the layouts for a batch size between two others may follow from the
+    layouts for these two (`Between`).
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class LayoutChooser:
     def prepare(self, batches: Sequence[int]) -> None:
         """
         Compares the programs for the batch sizes `batches`, which are in ascending
-        order.
+        order. Layouts for a size in the middle may then follow from the layouts for the
+        smallest and the largest size.
         """
         for batch in batches[1:-1]:
             self._known_between(batches[0], batch, batches[-1])
@@ -128,9 +130,9 @@ class LayoutChooser:
     def _with_requests(self, plan: GridPlan, options: DistributionOptions) -> ModuleOp:
         """
         Returns a copy of the program for `plan` with the requests of `options`. The
-        requests are the same for all ZeRO stages, so the last training step is kept and
-        used again for a plan that differs only in its ZeRO stage. Raises DistIRError
-        for options that contradict each other.
+        requests are the same for all ZeRO stages. The most recent training step is
+        therefore kept and used again for a plan that differs only in its ZeRO stage.
+        Raises DistIRError for options that contradict each other.
         """
         program = self._program(plan.batch)
         check_options(options, program)
@@ -147,7 +149,8 @@ class LayoutChooser:
     def _between(self, plan: GridPlan) -> ModuleOp | None:
         """
         Returns the distributed program for `plan`, derived from the programs for a
-        smaller and a larger batch size. Returns None if that is not possible.
+        smaller and a larger batch size. Returns None if the layouts for `plan` do not
+        follow from these programs.
         """
         lower = [b for b in self._distributed if b < plan.batch]
         upper = [b for b in self._distributed if b > plan.batch]
@@ -198,10 +201,10 @@ class ChosenProgram:
     """
     A program with the layouts that were chosen for a plan.
 
-    - `stages`: the compiled functions that the pipelines of this program share with
-      those of other programs; all use the same `profiles`;
-    - `layer_ranks`: for each schedule used so far, by its name and chunks, the rank of each
-      layer. A layer is a call in the forward.
+    - `stages`: the compiled functions that the pipelines of this program share with the
+      pipelines of other programs; all of these pipelines use the same `profiles`;
+    - `layer_ranks`: for each schedule used so far, by its name and chunks, the rank of
+      each layer. A layer is a call in the forward pass.
     """
 
     def __init__(
@@ -297,8 +300,8 @@ class ChosenProgram:
         """
         Simulates a step of a pipeline with `micro_batches` micro-batches. `buckets`
         says whether collectives are merged into buckets. Returns None if the devices of
-        a mesh differ, because such a pipeline can only be simulated as a program.
-        Raises DistIRError if the pipeline is not possible.
+        a mesh differ; this pipeline can only be simulated as a program. Raises
+        DistIRError if the pipeline is not possible.
         """
         if not self._is_uniform:
             return None

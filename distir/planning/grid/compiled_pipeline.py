@@ -52,15 +52,16 @@ from distir.transforms.pipelines.pipeline import check_fits
 @dataclass
 class _CompiledSite:
     """
-    The use of a compiled function by a stage. One op stands for all its calls.
+    The use of a compiled function by a stage. One op stands for all calls of the
+    function by this stage.
 
     - `op`: the op that stands for the calls;
     - `callee`: the compiled function;
     - `mesh`: the index of the stage's mesh;
     - `fixed`: the operands that are arguments of the program and the same in all
       micro-batches;
-    - `common`: the other operands, with None for operands that depend on the
-      micro-batch.
+    - `common`: all operands that are not in `fixed`; None for an operand that depends
+      on the micro-batch.
     """
 
     op: CallOp
@@ -73,15 +74,15 @@ class _CompiledSite:
 @dataclass
 class _Outside:
     """
-    A call or a send in the entry function. A slot is the number of a value; the block
-    holds the ops other than calls and sends.
+    A call or a send in the entry function. The block holds the ops that are neither
+    calls nor sends. A slot is the number of a value.
 
     - `like`: an op that stands for this call or send and for all equal ones;
-    - `defined`: the slots of its results;
-    - `used`: the slots of operands that ops of the block compute;
-    - `op`: its op in the block; None if the block has none;
-    - `anchor`: if the block has no op for it, the call or send before which that op
-      would be.
+    - `defined`: the slots of the results of the call or send;
+    - `used`: the slots of the operands that ops of the block compute;
+    - `op`: the op that stands for the call or send in the block; None if there is none;
+    - `anchor`: if `op` is None, the call or send before which `op` would be in the
+      block.
     """
 
     like: Operation
@@ -97,8 +98,9 @@ class _Item:
     An op of the entry function. A slot is the number of a value.
 
     - `op`: the op;
-    - `operands`, `defined`: the slots of its operands and results;
-    - `step`: its step of the simulator; None if the step depends on the ops around it.
+    - `operands`, `defined`: the slots of the op's operands and results;
+    - `step`: the step that the simulator executes for the op; None if the step depends
+      on the ops around it.
     """
 
     op: Operation
@@ -110,7 +112,8 @@ class _Item:
 class CompiledEntry:
     """
     The entry function of a divided program, compiled for the simulator. It implements
-    `Entry`; its values are the slots of a compiled function.
+    `Entry`; a value is represented by its slot, the number of a value in a compiled
+    function.
 
     A call or a send directly becomes a step; equal calls or sends share one step. All
     other ops are collected in a block and become steps at the end, because the cost of
@@ -231,9 +234,9 @@ class CompiledEntry:
 
     def _place_outside(self) -> None:
         """
-        Adds the latest calls and sends to the ops that are compiled later, so that
-        these ops can find them. Only calls and sends that are near the end or use
-        results of these ops are added.
+        Adds the latest calls and sends to the block of ops that are compiled later, so
+        that the ops of the block have them among their neighbours. Only calls and sends
+        are added that are near the end or use results of ops of the block.
         """
         latest = self._outside[self._placed_before :]
         self._placed_before += len(latest)
@@ -285,8 +288,8 @@ class CompiledEntry:
     ) -> StageFunction:
         """
         Returns the function of the ops in `group` on mesh `mesh`. The function adds its
-        terms to the running sums `added`. A function of another stage is used again if
-        it is equal and costs the same on its mesh.
+        terms to the running sums `added`. If another stage has an equal function that
+        costs the same on its mesh, the compiled code of that function is used again.
         """
         common, content = self.compilation, self._division.group_contents.of(group)
         sums = [(group.accumulated.index(v), reduction_over_time(v)) for v in added]
@@ -315,9 +318,9 @@ class CompiledEntry:
     ) -> Sequence[int]:
         """
         Adds a call of `function` and returns the slots (numbers) of its results, whose
-        types are `types`. `common` holds the slots of operands that are the same for
-        all micro-batches, and None for other operands. The slots in `own` replace the
-        Nones, in order; the remaining ones follow at the end.
+        types are `types`. `common` has an entry for each operand: the slot of an
+        operand that is the same for all micro-batches, or None. The slots in `own`
+        replace the Nones, in order; the remaining slots in `own` follow at the end.
         """
         site = self._sites[function]
         used = self._computed.intersection(own)
@@ -346,9 +349,10 @@ class CompiledEntry:
         self, common: Sequence[int | None]
     ) -> tuple[FixedOperands, Sequence[int | None]]:
         """
-        Divides the operands of a call into arguments of the program and other operands.
-        `common` holds the slots (numbers) of operands that are the same in all
-        micro-batches, and None for other operands.
+        Divides the operands of a call into arguments of the program and all other
+        operands. `common` holds the slots (numbers) of operands that are the same in
+        all micro-batches. An entry is None for an operand that differs between
+        micro-batches.
         """
         count = len(self._block.args)
         fixed = {
@@ -433,9 +437,9 @@ class CompiledEntry:
 
     def _placed(self, compiled: CompiledFunction) -> list[PlacedFunction]:
         """
-        Returns the functions of the pipeline's program in place of the shared ones.
-        Each stage has its own function, and all stages on a mesh share the functions
-        that these call.
+        Returns the functions of the pipeline's program in place of the shared
+        functions. Each stage has its own function. All stages on a mesh share the
+        functions that the functions of the stages call.
         """
         names = [mesh.name for mesh in self.compilation.fold.stages]
         placed: dict[object, PlacedFunction] = {}

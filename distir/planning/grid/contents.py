@@ -1,7 +1,7 @@
 """
 Content ids of ops and functions. In any program, ops with equal ids do the same work in
-one micro-batch, and so do functions. Code that was compiled for one program can
-therefore serve others.
+one micro-batch, and functions with equal ids do too. Code that was compiled for one
+program can therefore serve other programs.
 
 For example, a model with twice the batch and twice the number of micro-batches has the
 same stages. Inside one program, while layouts are chosen, `distir.sharding.signatures`
@@ -25,8 +25,8 @@ from distir.transforms.pipelines.structure import Structure
 
 class Numbers:
     """
-    Gives ids to keys. Equal keys always get the same id. `first` has the first
-    `Contents` to share for each number of samples in a micro-batch.
+    Gives ids to keys. Equal keys always get the same id. `first` maps a number of
+    samples in a micro-batch to the first `Contents` with this number that was shared.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Numbers:
         return found
 
     def find(self, *key: Hashable) -> int | None:
-        """Returns the id of the key `key`, or None if it has none yet."""
+        """Returns the id of the key `key`, or None if the key has no id yet."""
         return self._known.get(key)
 
     def new(self) -> int:
@@ -61,12 +61,13 @@ class Contents:
 
     - `structure`: describes the program, on the mesh of its first stage;
     - `fold`: the folded program, for one number of micro-batches;
-    - `before`: the contents of the same program for another number of micro-batches;
-      None if there are none.
+    - `before`: the contents of the same program for another number of micro-batches, or
+      None.
 
-    Code can only be shared between programs whose micro-batches have equally many
-    samples. While no other program with as many is known, ids are given without a look
-    at the contents, which takes long; `settle` makes up for it.
+    Code can only be shared between programs that have equally many samples in a
+    micro-batch. Reading the contents of a program takes long. While no other program
+    with this number of samples is known, ids are therefore given without reading;
+    `settle` reads the contents later.
     """
 
     def __init__(
@@ -97,15 +98,16 @@ class Contents:
 
     def share(self) -> None:
         """
-        Offers the ids to programs that come later. All functions of this program must
-        have been compiled, so that their contents can be found without an error.
+        Makes the ids available to programs that are compiled later. All functions of
+        this program must have been compiled, so that their contents can be found
+        without an error.
         """
         self._numbers.first.setdefault(self._samples, self)
 
     def settle(self) -> None:
         """
-        Makes the ids so far known to other programs: their ops and functions that do
-        the same get the same ids.
+        Makes the ids given so far known to other programs, so that equal ops and
+        functions of those programs get the same ids.
         """
         if not self._is_alone:
             return

@@ -142,9 +142,9 @@ class Evaluator:
 
     def learn(self, result: Result) -> None:
         """
-        Remembers what `result` shows about other plans: if a program could not be
-        divided into micro-batches, other plans for the same program cannot divide it
-        either.
+        Remembers whether `result` shows that a program cannot be divided into
+        micro-batches: no plan for the same program is then possible with several
+        micro-batches.
         """
         if isinstance(result, Impossible) and result.is_undivided:
             self._undivided[_source_of(result.plan)] = result.error
@@ -161,7 +161,7 @@ class Evaluator:
         """
         Distributes and simulates a plan and returns the result. If the plan is not
         possible, the result says why. If the layouts in `known` are also the layouts of
-        this plan, they are used instead of a search.
+        `plan`, they are used instead of a search.
         """
         if (refusal := self.refusal(plan)) is not None:
             return refusal
@@ -193,7 +193,8 @@ class Evaluator:
     def _layer_ranks(self, plan: Plan) -> tuple[int, ...]:
         """
         Returns the pipeline rank of each layer of a training step. Returns an empty
-        tuple if it is not known because stages or layouts of a pipeline are searched.
+        tuple if the ranks are not known, because stages or layouts of a pipeline are
+        searched.
         """
         if plan.p > 1 and (plan.stages or not isinstance(plan, GridPlan)):
             return ()
@@ -206,7 +207,8 @@ class Evaluator:
     def _pipelined_step(self, plan: Plan) -> Step | None:
         """
         Returns the simulated step of a pipeline that can be simulated without building
-        its program. Returns None for other plans, or if the devices of a mesh differ.
+        its program. Returns None if `plan` is not a pipeline of this kind, or if the
+        devices of a mesh differ.
         """
         if not isinstance(plan, GridPlan) or not self._is_simulated_at_once(plan):
             return None

@@ -23,12 +23,12 @@ Row = TypeVar("Row")
 class JournalFile(ABC, Generic[Row]):
     """
     A file of JSON lines. The first line describes the search (`header`); each further
-    line holds one row, which is written as soon as it is known. `results` holds the
-    rows of earlier runs.
+    line holds one row of results, which is written as soon as it is known. `results`
+    holds the rows of earlier runs.
 
     If the machine stopped in the middle of a line, this last line is dropped; its row
-    must be added again. Entering the context raises DistIRError if the file has another
-    header, is no journal or cannot be used.
+    must be added again. Entering the context raises DistIRError if the file has a
+    header that differs from `header`, is not a journal or cannot be used.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]):
@@ -45,7 +45,7 @@ class JournalFile(ABC, Generic[Row]):
     def decoded(self, data: Any) -> Row:
         """
         Returns the row that the JSON data `data` describe. Raises ValueError, KeyError
-        or TypeError if the data have another form.
+        or TypeError if `data` do not describe a row.
         """
 
     def __enter__(self) -> Self:

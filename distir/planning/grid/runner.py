@@ -59,15 +59,15 @@ def run(
     order. A list can be empty.
 
     At most `jobs` processes run at a time (0: one per core). Grid plans that share work
-    are evaluated together, at most `longest` of them in one process. On systems that
+    are evaluated together, at most `longest` plans in one process. On systems that
     cannot fork processes, `source` is pickled.
 
-    - `known`: earlier results whose layouts some of the plans can use;
+    - `known`: earlier results, with layouts that plans in `plans` may use;
     - `clock`: when it stops, an empty list is yielded once, so that the caller can
       close the iterator;
     - `least`: a function that returns the lowest throughput of interest, in samples/s;
-      the search for layouts of slower plans may stop early. It is called anew for each
-      group;
+      the search for layouts of slower plans may stop early. The function is called anew
+      for each group of plans;
     - `is_promising`: a plan is left out if this function returns False when its turn
       comes;
     - `evaluator`: an evaluator of the same source, which keeps the preparations of
@@ -228,8 +228,8 @@ def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[
 
 def _kin(plan: Plan) -> tuple[Any, ...]:
     """
-    Returns a sort key that makes plans neighbours if they share most work. The key
-    ignores the number of micro-batches.
+    Returns a sort key that makes plans neighbours if they share most of their work. The
+    key ignores the number of micro-batches.
     """
     batch, *rest = plan.shared
     return *rest, batch
@@ -266,8 +266,8 @@ def _work(
     """
     Evaluates the groups of plans that come through `connection`, in a separate process.
     Sends back each result, None after each group, and an exception at the end. Garbage
-    collection is rare: programs are large structures, and not freeing them saves a
-    fifth of the time.
+    collection is rare: programs are large structures, and the process saves a fifth of
+    its time by not freeing them.
     """
     # An interrupt is for the process that started this one, which then ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

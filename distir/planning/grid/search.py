@@ -52,8 +52,8 @@ class GridSearch(PlanSearch):
     def leave_out_too_large(self) -> None:
         """
         Leaves out the plans whose parameters and optimizer states alone exceed the
-        memory of a device. If all plans exceed it, the plans that need the least memory
-        stay, so that the results say how much is missing.
+        memory of a device. If this would leave out all plans, the plans that need the
+        least memory stay, so that the results say how much is missing.
         """
         bounds = {
             batch: Bounds.of_memory(
@@ -75,12 +75,13 @@ class GridSearch(PlanSearch):
         """
         Judges the plans.
 
-        - `journal`: a file. Every result is written to it at once, and results that the
-          file already holds are not computed again;
+        - `journal`: a file. Every result is written to the file at once, and results
+          that the file already holds are not computed again;
         - `on_progress`: a function that is called with the number of new results.
 
         If the user interrupts, the search ends with the results so far. Raises
-        DistIRError if the journal belongs to another search or a process dies.
+        DistIRError if the journal belongs to a search with different programs, profiles
+        or requests, or if a process dies.
         """
         wanted = set(self.plans)
         with Journal(journal, self.programs) if journal else nullcontext() as known:

@@ -121,8 +121,8 @@ class Compilation:
     ) -> SharedFunction:
         """
         Returns the compiled function of the ops in `group` on mesh `mesh`. The function
-        adds its terms to the running sums `added`. Raises DistIRError if it cannot be
-        compiled.
+        adds its terms to the running sums `added`. Raises DistIRError if the function
+        cannot be compiled.
         """
         fold = self.fold
         function, made = stage_function(self.structure, fold, group, mesh, added)
@@ -140,9 +140,9 @@ class Compilation:
 
     def prepare(self, op: Operation) -> None:
         """
-        Compiles the function that `op` calls, and all functions called by it, unless
-        they are compiled already. Does nothing if `op` is no call. Raises DistIRError
-        if a function cannot be compiled.
+        Compiles the function that `op` calls, and all functions called by that
+        function, unless they are compiled already. Does nothing if `op` is not a call.
+        Raises DistIRError if a function cannot be compiled.
         """
         if isinstance(op, CallOp):
             self._prepare(op.callee.string_value())
@@ -184,8 +184,9 @@ class Compilation:
         self, compiled: CompiledFunction
     ) -> Iterator[tuple[int, CompiledFunction]]:
         """
-        Yields the functions that `compiled` calls, directly or through others. Each
-        comes with its content id, which is equal for functions that do the same work.
+        Yields the functions that `compiled` calls, directly or through functions that
+        it calls, each with its content id. The id is equal for functions that do the
+        same work.
         """
         for callee in dict.fromkeys(
             [s.callee for s in compiled.steps if isinstance(s, CallStep)]

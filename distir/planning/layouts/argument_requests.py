@@ -41,8 +41,8 @@ class ArgumentRequest:
     A user's request for the layout of an argument.
 
     - `layout`: the requested layout;
-    - `fixed`: the axes that the request decides; other axes may also split the
-      argument. None if the request decides all axes.
+    - `fixed`: the axes that the request decides; all remaining axes may split the
+      argument too. `fixed` is None if the request decides all axes.
     """
 
     layout: Layout

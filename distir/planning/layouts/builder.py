@@ -197,7 +197,7 @@ class GraphBuilder:
     def build(self, axes: int, before: Before | None = None) -> LayoutBody:
         """
         Builds the graph of choices for the first `axes` mesh axes. The graph covers the
-        entry function and all calls in it. The decisions in `before` stay as they are.
+        entry function and all calls in it. The decisions in `before` are not changed.
         """
         graph = ReshardGraph(self.cost_model, self.clock)
         self.building = replace(
@@ -207,7 +207,7 @@ class GraphBuilder:
 
     @property
     def graph(self) -> ReshardGraph:
-        """The graph that was built last."""
+        """The graph of the most recent `build`."""
         return self.building.graph
 
     def is_sum(self, port: LayoutPort) -> bool:
@@ -293,8 +293,8 @@ class GraphBuilder:
     def _constrained(self, op: ConstrainOp) -> list[LayoutStrategy]:
         """
         Returns the strategies of a constraint. The constraint fixes the layout on some
-        axes; each other axis may split any dimension or none. Raises DistIRError if no
-        layout is possible.
+        axes. Each axis that it does not fix may split any dimension, or no dimension.
+        Raises DistIRError if no layout is possible.
         """
         base, shape = op.layout.data, shape_of(op.source.type)
         rank = len(shape)
@@ -394,9 +394,9 @@ class LayoutGraph:
         """
         Returns the graph builder of a sequential program on the mesh of `costs`. The
         program may have annotations. `tie_layers` says whether repeated calls share
-        their choices; None lets the size of the program decide. If `stages` is given,
-        the graph includes the costs of sends between stages. Raises DistIRError if
-        requests are invalid, and TimeIsOver if the clock stops.
+        their choices; if it is None, the size of the program decides. If `stages` is
+        given, the graph includes the costs of sends between stages. Raises DistIRError
+        if requests are invalid, and TimeIsOver if the clock stops.
         """
         mesh, requests, first = costs.mesh, requests_of(module), None
         if mesh.has_time:

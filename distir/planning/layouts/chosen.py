@@ -43,8 +43,8 @@ class ChosenLayouts:
     @property
     def for_any_pipeline(self) -> ChosenLayouts:
         """
-        The layouts that were chosen without the costs of sends between stages. They
-        depend on no particular pipeline.
+        The layouts that were chosen without the costs of sends between stages. These
+        layouts suit every pipeline.
         """
         return self.without_sends or self
 
@@ -63,7 +63,7 @@ class ChosenLayouts:
     def from_json(data: Any) -> ChosenLayouts:
         """
         Restores the layouts from the JSON data that `to_json` returned. Raises
-        KeyError, TypeError, ValueError or ParseError if `data` has another form.
+        KeyError, TypeError, ValueError or ParseError if `data` is not such data.
         """
         limited, separate = data["limited"], data["separate"]
         if type(limited) is not bool or type(separate) is not bool:
@@ -76,9 +76,9 @@ class ChosenLayouts:
 
 def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
     """
-    Annotates a sequential program with `layouts`, which were chosen for it before;
-    nothing is searched. Raises DistIRError if the layouts were chosen for a program
-    with other ops.
+    Annotates a sequential program with `layouts`, which an earlier search chose for the
+    program; nothing is searched. Raises DistIRError if the layouts were chosen for a
+    program with different ops.
     """
     if layouts.separate:
         module.attributes[SEPARATE_COPIES] = UnitAttr()

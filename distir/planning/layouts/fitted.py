@@ -211,11 +211,11 @@ class FittedSearch:
         plan that uses the smallest fraction of the memory. `module` is not changed.
 
         `known` holds layouts from an earlier search, and the program annotated with
-        them if there is one. They are the layouts of this plan, or the fastest layouts
-        without a memory limit, for example from a search for another schedule. If the
-        pipeline fits with them, the only further search is for layouts with the costs
-        of sends, if these were missing before. Raises DistIRError if no layouts fit
-        even by estimate.
+        these layouts, or None. The layouts are those of this plan, or the fastest
+        layouts without a memory limit, for example from a search for another schedule.
+        If the pipeline fits with these layouts, the only further search is for layouts
+        with the costs of sends, if these costs were missing before. Raises DistIRError
+        if no layouts fit even by estimate.
         """
         finish, schedule = self.finish, None
         if finish is not None:
@@ -308,7 +308,8 @@ class FittedSearch:
     ) -> FittedPlan:
         """
         Returns the best plan under the assumption that sends between stages cost
-        nothing. `known` is a plan from an earlier search that does not fit, or None.
+        nothing. `known` is a plan from an earlier search that does not fit, or None if
+        there is no such plan.
         """
         finish, plans = self.finish, [] if known is None else [known]
         limit, failed, bound = self.memory, False, inf
@@ -360,9 +361,9 @@ class FittedSearch:
     ) -> FittedPlan | None:
         """
         Returns the plan with the layouts of a search at level O2, or None if this plan
-        does not fit or equals `found`, the result at level O3. It can be better than
-        the O3 plan: it may fit where the O3 plan needs more memory than estimated, and
-        it may be faster, because level O2 chooses the mesh axes one after the other.
+        does not fit or equals `found`, the result at level O3. The plan of O2 can be
+        better: it may fit where the plan of O3 needs more memory than estimated, and it
+        may be faster, because level O2 chooses the mesh axes one after the other.
         """
         annotated, first = module.clone(), found.by_segments
         if first is not None and first.layouts == found.layouts:

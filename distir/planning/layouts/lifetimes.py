@@ -39,7 +39,7 @@ class Computed(NamedTuple):
 class Partial(NamedTuple):
     """
     A second buffer for a node's result that is partial. The buffer is in use while the
-    result is reduced for all its uses.
+    result is reduced, once for all its uses.
     """
 
     port: LayoutPort
@@ -47,8 +47,8 @@ class Partial(NamedTuple):
 
 class Fresh(NamedTuple):
     """
-    A buffer for a value in the layout of one use, if the value itself has another
-    layout.
+    A buffer for a value in the layout of one use, if this layout differs from the
+    layout of the value itself.
     """
 
     port: LayoutPort
@@ -57,8 +57,9 @@ class Fresh(NamedTuple):
 
 class Updated(NamedTuple):
     """
-    A buffer for a result that updates an argument, in the argument's layout. It is
-    needed if the result is computed in another layout.
+    A buffer for a result that updates an argument, in the argument's layout. The buffer
+    is needed if the layout in which the result is computed differs from the argument's
+    layout.
     """
 
     port: LayoutPort
@@ -84,8 +85,8 @@ class _Buffer:
 
 class Interval(NamedTuple):
     """
-    A piece of memory (`what`) that is in use during the moments from `start` to before
-    `end`. `times` is the number of such pieces.
+    A piece of memory (`what`) that is in use from the moment `start` until just before
+    the moment `end`. `times` is the number of pieces like this one.
     """
 
     what: What
@@ -98,14 +99,14 @@ class Lifetimes:
     """
     Follows a program and records when its memory is in use.
 
-    - `is_view`: whether an op returns a view of its operand;
-    - `may_need`: whether a piece of memory is needed under any alternative;
-    - `is_sum`: whether a value is accumulated over micro-batches; its memory is then in
-      use from the start of the program.
+    - `is_view`: a function: whether an op returns a view of its operand;
+    - `may_need`: a function: whether a piece of memory is needed under any alternative;
+    - `is_sum`: a function: whether a value is accumulated over micro-batches. The
+      memory of such a value is in use from the start of the program.
 
-    Of several calls that share their choices, only the first and the last add moments
-    to the record. Between them, the memory in use grows or shrinks by the same amount
-    with every call, so the peak is in the first or the last call.
+    Of several calls that share their choices, only the first call and the last call add
+    moments to the record. Between these two, the memory in use grows or shrinks by the
+    same amount with every call, so the peak is in the first or the last call.
     """
 
     def __init__(
@@ -163,8 +164,8 @@ class Lifetimes:
     ) -> list[list[_Buffer]]:
         """
         Follows one call of `body` and returns the buffers of its results. `arguments`
-        holds the buffers of its arguments. `counts` says whether its ops add moments to
-        the record.
+        holds the buffers of its arguments. `counts` says whether the ops of this call
+        add moments to the record.
         """
         ends = self._end_instances(body)
         block = body.function.body.block

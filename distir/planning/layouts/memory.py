@@ -3,9 +3,9 @@ The memory limit as part of the optimisation problem: the bytes on a device at e
 moment that can be the peak.
 
 Each alternative of a node occupies a number of bytes during an interval. Two nodes
-decide whether a use of a value needs a copy in another layout: the node of the value
-and the node of the user. If such a copy is not small, an additional node between them
-decides whether the use takes the value itself or a copy.
+decide whether a use of a value needs a copy in a different layout: the node of the
+value and the node of the user. If the copy would not be small, an additional node
+between these two decides whether the use takes the value itself or a copy.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def with_memory(
 class Peak:
     """
     The memory in use on a device at the peak. `bytes` is the total. `held` lists the
-    names of values and ops with their bytes, largest first.
+    names of values and ops with the bytes that each occupies, largest first.
     """
 
     bytes: float
@@ -189,7 +189,7 @@ def _sizes(
 ) -> list[float]:
     """
     Returns the bytes of a node's result in each of `layouts`, or zeros if the result is
-    no tensor.
+    not a tensor.
     """
     type_ = builder.graph.types.get(port)
     return [

@@ -1,4 +1,6 @@
-"""Finds the values of a program that can be partial under some choice of strategies."""
+"""
+Finds the values of a program that can be partial for at least one choice of strategies.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-The arguments of a program with the layouts of a plan. Their names identify them in
-another program of the same model.
+The arguments of a program with the layouts of a plan. In another program of the same
+model, the arguments are found by name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class PlannedArgument:
     - `name`, `role`, `type`: its name, its role and its tensor type as text;
     - `dims`: for each dimension, the axes over which the plan splits it;
     - `stored`: for each dimension, the axes over which the plan splits the optimizer
-      states of this parameter. They may have smaller parts than the parameter itself.
+      states of this parameter. The states may be split into smaller parts than the
+      parameter.
     """
 
     name: str
@@ -74,7 +75,7 @@ class PlannedArgument:
     def from_json(data: Any) -> PlannedArgument:
         """
         Restores an argument from the JSON data that `to_json` returned. Raises
-        KeyError, TypeError or ValueError if `data` has another form.
+        KeyError, TypeError or ValueError if `data` is not such data.
         """
         name, role, type_ = (data[key] for key in ("name", "role", "type"))
         if not all(isinstance(text, str) for text in (name, role, type_)):
@@ -197,9 +198,9 @@ def place_arguments(
 
 def _split_of_batch(planned: Sequence[PlannedArgument]) -> tuple[Shard, ...]:
     """
-    Returns the split of the batch that some input or label has in the plan. The inputs
-    and labels of a plan may split the batch differently; the split over the most axes
-    is returned. Returns an empty tuple if nothing splits the batch.
+    Returns the split of the batch in the inputs and labels of a plan. If they split the
+    batch differently, returns the split over the most axes. Returns an empty tuple if
+    no input or label splits the batch.
     """
     of_batch = [a for a in planned if a.role in _OF_BATCH and a.first_size is not None]
     size = of_batch[0].first_size if of_batch else None
@@ -209,8 +210,8 @@ def _split_of_batch(planned: Sequence[PlannedArgument]) -> tuple[Shard, ...]:
 
 def _with_batch(layout: Layout, split: tuple[Shard, ...], rank: int) -> Layout:
     """
-    Returns `layout` with its first dimension split by exactly `split`, and with the
-    axes of `split` removed from the other dimensions. `rank` is the number of
+    Returns `layout` with its first dimension split by exactly `split`. The axes of
+    `split` are removed from all dimensions after the first. `rank` is the number of
     dimensions.
     """
     axes = {shard.axis for shard in split}
@@ -223,9 +224,9 @@ def _with_batch(layout: Layout, split: tuple[Shard, ...], rank: int) -> Layout:
 
 def _cuts_runs(type_: Any, layout: Layout, mesh: Mesh) -> bool:
     """
-    Whether some axis in `layout` cuts blocks of a block-cyclic split: it splits a
-    dimension inside the blocks (runs) of an earlier axis, so that its parts are not
-    whole blocks.
+    Whether any axis in `layout` cuts blocks of a block-cyclic split. An axis cuts
+    blocks if it splits a dimension inside the blocks (runs) of an earlier axis, so that
+    its parts are not whole blocks.
     """
     return any(
         divides_runs(size, layout.dim(dim)[:count], mesh, shard.axis)

@@ -99,8 +99,8 @@ class Limits:
 @dataclass(frozen=True)
 class NoLayouts:
     """
-    The result of a search that found no layouts. `slow` is True if all layouts are
-    slower than `Limits.cutoff`.
+    The result of a search that found no layouts, with the reason. `slow` is True if all
+    layouts are slower than `Limits.cutoff`.
     """
 
     reason: str
@@ -188,8 +188,8 @@ def search_sharding(
     **options: Any,
 ) -> LayoutResult:
     """
-    Searches layouts with `search_layouts`, passes it `options`, and returns the result.
-    Raises DistIRError if the search finds no layouts.
+    Searches layouts with `search_layouts`, to which the `options` are passed on, and
+    returns the result. Raises DistIRError if the search finds no layouts.
     """
     found = search_layouts(module, costs, limits, **options)
     if isinstance(found, NoLayouts):
@@ -210,13 +210,13 @@ def search_layouts(
     """
     Annotates a sequential program with the layouts of the least cost on the mesh of
     `costs`, for `partition`. If the first mesh axis is the micro-batch axis, the
-    layouts on the other axes apply to one micro-batch, and the costs cover all
+    layouts on all other axes apply to one micro-batch, and the costs cover all
     micro-batches together.
 
-    - `tie_layers`: whether repeated calls share their choices; None shares them in
+    - `tie_layers`: whether repeated calls share their choices; if None, they do in
       programs with more than `MAX_OPS` ops;
     - `joint`: whether the mesh axes are chosen together, else one after the other,
-      outermost first. None leaves the decision to `limits.together`;
+      outermost first; if None, `limits.together` decides;
     - `stages`: the pipeline stages of the ops, if known; the cost then includes the
       sends between stages;
     - `clock`: the time limit of the whole search; when the clock stops, the best
@@ -496,9 +496,9 @@ class _AxisGroups:
 
     def _chosen(self, choice: Sequence[int]) -> Mapping[LayoutNode, LayoutStrategy]:
         """
-        Returns the chosen strategy of each node of the graph. `choice` may be longer
-        than the graph, because a problem with a memory limit has additional nodes at
-        its end.
+        Returns the chosen strategy of each node of the graph. `choice` may have more
+        entries than the graph has nodes, because a problem with a memory limit has
+        additional nodes after the nodes of the graph.
         """
         graph = self.builder.graph
         return graph.chosen(choice[: len(graph.nodes)])

@@ -99,11 +99,12 @@ class SearchedLayouts:
         if the program cannot be distributed in this way.
 
         - `configuration`: the plan, without its layouts;
-        - `pipeline_step`: simulates a pipeline without building its program;
+        - `pipeline_step`: a function that simulates a pipeline without building its
+          program;
         - `known`: the layouts of this plan if an earlier search found them, or, for a
           pipeline, the fastest layouts of any pipeline without a memory limit;
-        - `cutoff`: in seconds. The search stops early if a step takes longer with all
-          layouts, even without any waiting.
+        - `cutoff`: in seconds. The search stops early if a step takes longer than this
+          with every choice of layouts, even if devices never wait.
 
         Collectives are merged into buckets if the plan has that option. Communication
         is not overlapped yet.

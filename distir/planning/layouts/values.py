@@ -84,9 +84,9 @@ class Values:
 
     def _uses(self, value: SSAValue) -> list[Use]:
         """
-        Returns the uses of `value` by ops and calls, without uses by the return. A use
-        by an op holds all operands of the op that are `value`; each operand of a call
-        is a separate use.
+        Returns the uses of `value` by ops and calls, without uses by the return. If an
+        op has `value` as several operands, they are one use. If a call has `value` as
+        several operands, each operand is a separate use.
         """
         operands: dict[Operation, list[int]] = {}
         for use in value.uses:
@@ -210,7 +210,7 @@ class Values:
         """
         Returns the number of times per step that a value is resharded to its stored
         layout. A value that all micro-batches share is resharded by each stage for each
-        micro-batch, once in the forward and once in the backward.
+        micro-batch, once in the forward pass and once in the backward pass.
         """
         if not self.is_entry:
             return 1

@@ -16,9 +16,9 @@ from distir.planning.distribution.options import EXPERT_AXES, DistributionOption
 
 def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
     """
-    Returns a boolean for each of `names`, the values that a user gave for an option of
-    on and off. Raises DistIRError for any other value; the message names the option
-    `option`.
+    Returns a boolean for each of `names`, the values `on` or `off` that a user gave for
+    the option `option`. Raises DistIRError for any other value; the message names the
+    option.
     """
     unknown = [name for name in names if name not in SWITCH]
     if unknown:
@@ -31,7 +31,7 @@ def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(ProfileOptions):
     """
-    The choices of a search over plans. If an option that holds several values is empty,
+    The choices of a search over plans. If an option for several values has no value,
     the search chooses the values.
     """
 
@@ -153,7 +153,8 @@ class SearchOptions(ProfileOptions):
     def choices(self) -> dict[str, Any]:
         """
         Returns, by name, the values to try for each option that was given, and whether
-        plans use buckets. Raises DistIRError for an on/off option with another value.
+        plans use buckets. Raises DistIRError if an on/off option has a value that is
+        not `on` or `off`.
         """
         found: dict[str, Any] = {"buckets": self.buckets}
         for each in options_of(SearchOptions):

@@ -63,8 +63,8 @@ class Plan(ABC):
     @property
     def pipeline(self) -> PipelineOptions:
         """
-        The options of the pipeline. With one pipeline rank they control the
-        accumulation of gradients over micro-batches.
+        The options of the pipeline. If the plan has one pipeline rank, these options
+        control the accumulation of gradients over micro-batches.
         """
         stages = (self.stages,) if self.stages else ()
         return PipelineOptions(
@@ -218,8 +218,8 @@ class GridPlan(Plan):
 
     def searched(self, axes: Axes) -> LayoutPlan:
         """
-        Returns a plan with the same pipeline, whose layouts are searched on a mesh with
-        the axes `axes`.
+        Returns a plan with the pipeline of this plan, in which the layouts are searched
+        on a mesh with the axes `axes`.
         """
         common = {own.name: getattr(self, own.name) for own in fields(Plan)}
         return LayoutPlan(**common, axes=axes)
@@ -276,11 +276,11 @@ class Space:
     - `c`, `e`: degrees of context and of expert parallelism; `expert_axes`: the axes
       over which experts are distributed, if these have a size above 1; `r`: numbers of
       groups that each hold a full copy of the tensors that ZeRO splits; plans without
-      ZeRO use the first one;
+      ZeRO use the first of these numbers;
     - `micro_batches`: numbers of micro-batches k. If empty, k is 1 for p = 1, and one
-      of 2, 4, ... 128 for a pipeline. If given, pipelines try each of them. A training
-      step on one pipeline rank then tries 1 and each of them, and accumulates
-      gradients;
+      of 2, 4, ... 128 for a pipeline. If given, pipelines try each of these numbers. A
+      training step on one pipeline rank then tries 1 and each of these numbers, and
+      accumulates gradients;
     - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps; ZeRO
       is left out if d = e = 1;
     - `no_sync`: whether whole gradients are summed, for ZeRO 3 with several
@@ -336,7 +336,7 @@ class Space:
         Returns all plans that give each device at least one sample per micro-batch.
         Plans that share work are next to each other. Raises DistIRError if no plan is
         left, if there are too many devices, or if an option needs a training step and
-        the program is none.
+        the program is not a training step.
         """
         for_training = any(self.zero) or any(self.offload_states)
         if not self.trains and (for_training or set(self.checkpoint) != {"none"}):

@@ -1,4 +1,4 @@
-"""The common base of searches for a plan, and their results."""
+"""The common base of all searches for a plan, and the results of a search."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class SearchResults:
     def pareto_front(self) -> list[Simulated]:
         """
         The results on the Pareto front of throughput and memory, among the results that
-        fit into memory. No other result is better in one of the two without being worse
-        in the other.
+        fit into memory. No other result is better than one of these in throughput
+        without being worse in memory, or the other way round.
         """
         return pareto_front(self.results)
 

@@ -38,11 +38,15 @@ def trains(module: ModuleOp) -> bool:
 @dataclass(frozen=True)
 class Programs:
     """
-    One model for several batch sizes. `modules` has the program for each batch size,
-    with its cluster. There are several, because a program may contain numbers that
-    depend on its batch, such as the divisor of a mean in a gradient. Programs are
-    pickled as texts, for worker processes that cannot be forked. `profiles` hold the measured performance of the cluster's devices. `requests` are
-    the user's requests, which every plan must keep.
+    One model for several batch sizes.
+
+    - `modules`: the program for each batch size, with its cluster. Each batch size has
+      its own program, because a program may contain numbers that depend on its batch,
+      such as the divisor of a mean in a gradient;
+    - `profiles`: the measured performance of the cluster's devices;
+    - `requests`: the user's requests, which every plan must keep.
+
+    Programs are pickled as texts, for worker processes that cannot be forked.
     """
 
     modules: Mapping[int, ModuleOp]

@@ -1,4 +1,4 @@
-"""Compares the rankings of the same items by two series of numbers."""
+"""Compares two rankings of the same items, each given as a series of numbers."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ class Result(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """
-        Returns the result as one flat JSON object. All results have the same keys;
-        `chunks`, `sequence_parallel`, `keep_gathered` and `expert_axes` are added for
-        plans that have them.
+        Returns the result as one flat JSON object. All results have the same keys,
+        except that `chunks`, `sequence_parallel`, `keep_gathered` and `expert_axes` are
+        present only for plans that have these options.
         """
         known = {**vars(self.plan), **vars(self)}
         if isinstance(self.plan, LayoutPlan):
@@ -62,8 +62,9 @@ class Simulated(Result):
     """
     A plan and the results of its simulation.
 
-    - `peak_memory_bytes`, `memory_bytes`, `reserved_memory_bytes`: numbers of the device
-      with the least memory to spare;
+    - `peak_memory_bytes`, `memory_bytes`, `reserved_memory_bytes`: the peak of the
+      program's values, the memory of the device, and the peak that the allocator
+      reserves, in bytes, on the device with the least memory to spare;
     - `spare_bytes`: the free memory of each device, or of one device per pipeline rank,
       in order;
     - `layouts`: the layouts if they were searched, so that no second search is needed;
@@ -89,8 +90,8 @@ class Simulated(Result):
     @property
     def needed_bytes(self) -> int:
         """
-        The bytes that the program needs on the device, or the bytes that the allocator
-        reserves there if they are more.
+        The bytes that the program needs on the device with the least memory to spare:
+        the peak of its values or, if larger, the peak that the allocator reserves.
         """
         return max(self.peak_memory_bytes, self.reserved_memory_bytes)
 
@@ -101,9 +102,10 @@ class Simulated(Result):
     def has_layouts_of(self, plan: Plan) -> bool:
         """
         Whether `plan` has the same layout search as this plan. This is so if the two
-        plans differ in overlap alone. It is also so if both are pipelined, memory did
-        not limit the choice of layouts, and they differ only in pipeline ranks,
-        schedule, stages and overlap: these do not change the search.
+        plans differ in overlap alone. It is also so if three conditions hold: both
+        plans are pipelined, memory did not limit the choice of layouts, and the plans
+        differ only in pipeline ranks, schedule, stages and overlap, which do not change
+        the search.
         """
         if self.layouts is None:
             return False
@@ -119,8 +121,8 @@ class Simulated(Result):
     def layouts_for(self, plan: Plan) -> ChosenLayouts | None:
         """
         Returns the searched layouts for `plan`, for which `has_layouts_of` must be
-        true. If `plan` has another pipeline, changes that depend on sends between
-        stages are left out.
+        true. If the pipeline of `plan` differs from this plan's, the layouts are those
+        that were chosen without the costs of sends between stages.
         """
         if self.layouts is None or replace(self.plan, overlap=plan.overlap) == plan:
             return self.layouts
@@ -158,7 +160,7 @@ _ADDED = (
 def from_json(data: Mapping[str, Any]) -> Result:
     """
     Restores a result from the data that `to_json` returned. Raises KeyError, ValueError
-    or TypeError for other data.
+    or TypeError if `data` is not such data.
     """
     found: dict[str, Any] = {}
     for name, default in _JSON.items():

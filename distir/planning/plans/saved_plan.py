@@ -1,5 +1,6 @@
 """
-The plan that a search found, with all the data for distributing a program by it later.
+The plan that a search found, with all the data for distributing the program by this
+plan later.
 """
 
 from __future__ import annotations
@@ -72,11 +73,12 @@ class SavedPlan:
       a digest of that program's ops; `trains`: whether the program is a training step;
     - `requests`: the user's requests, which the plan keeps;
     - `run`: the model's configuration and the further data that a training system
-      needs, for `distir export`, if `distir plan` made the plan; it repeats nothing from
-      `result`;
-    - `reason`: a function that returns the text of `explain`; `searched`: a function
-      that returns the program of the search; `outcomes`: the results of all plans. The
-      last two are None for a plan from a file.
+      needs, for `distir export`, if `distir plan` made the plan. No data of `result`
+      are repeated here;
+    - `reason`: a function that returns the text of `explain`;
+    - `searched`: a function that returns the program of the search; None for a plan
+      from a file;
+    - `outcomes`: the results of all plans of the search; None for a plan from a file.
     """
 
     result: Simulated
@@ -174,8 +176,8 @@ class SavedPlan:
     @property
     def results(self) -> SearchResults:
         """
-        All results of the search; they can be saved as JSON. Raises DistIRError for a
-        plan from a file, which holds only its own result.
+        All results of the search. `SearchResults.save` writes them as JSON. Raises
+        DistIRError for a plan from a file, which holds only its own result.
         """
         if self.outcomes is None:
             raise DistIRError(
@@ -310,8 +312,9 @@ class SavedPlan:
         """
         Distributes `module`, the program of the search, in place, and verifies the
         result. Nothing is searched. Raises DistIRError for any other program; `what`
-        names the program in the message. If the program has several entries and the
-        plan was searched for one of them, distributes all entries.
+        names the program in the message. If the search distributed one entry of a
+        program with several entries, `module` may be the whole program, and all its
+        entries are distributed.
         """
         several = [one_entry(module, name) for name in entry_points(module)]
         searched = next((e for e in several if _digest(e) == self.program), None)
@@ -379,7 +382,7 @@ class SavedPlan:
 
     def distribute_forward(self, module: ModuleOp, chosen: Chosen) -> None:
         """
-        Distributes the forward program of the plan's model, in place, and verifies the
+        Distributes a forward pass of the plan's model, in place, and verifies the
         result. Parameters are split as in the plan, and are on the pipeline stages in
         `chosen`. Raises DistIRError if the plan does not fit the program.
         """
@@ -439,8 +442,8 @@ def _no_plan(path: str | Path, why: str) -> DistIRError:
 
 def _of_known(requests: Requests, function: FuncOp) -> Requests:
     """
-    Returns the requests for arguments that the function has. Requests for other
-    arguments are left out.
+    Returns `requests` without the requests for arguments that the function `function`
+    lacks.
     """
     names = argument_names(function)
 

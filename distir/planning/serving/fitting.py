@@ -53,8 +53,9 @@ def memory_bound(
     """
     Returns the least memory of a device with `device` bytes in a replica of a model
     with `sizes`, where the longest request has `longest` tokens. All tensors are split
-    as far as possible: experts over all devices, other parameters over `t` x `p` of
-    them. Every device has all latents of its layers.
+    as far as possible: experts over all devices, other parameters over `t` x `p`
+    devices. Latents (compressed keys and values) are not split: every device has those
+    of all its layers.
     """
     group = shape.t * shape.p
     tables = (1 if sizes.tied else 2) * sizes.vocab * sizes.d_model
@@ -76,9 +77,9 @@ def advice(
     sizes: DecoderSizes, shapes: Iterable[ReplicaShape], longest: int, device: int
 ) -> str:
     """
-    Says how much memory is missing in the shape of `shapes` that lacks the least, and
-    which changes would help. Returns "" if one of the shapes may fit, or if there are
-    none.
+    Returns a text on the shape of `shapes` that lacks the least memory: the missing
+    memory, and changes that would help. The text is empty if a shape may fit, or if
+    `shapes` is empty.
     """
     different = tuple(dict.fromkeys(shapes))
 

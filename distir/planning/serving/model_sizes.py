@@ -38,9 +38,9 @@ _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 @dataclass(frozen=True)
 class ServedModel:
     """
-    The model of a program: its sizes, and the most tokens of a sequence (`most_tokens`;
-    None without a limit). The cache or a table of positions limits this number; `limit`
-    names the limiting part in messages.
+    The model of a program: its sizes, and the most tokens of a sequence (`most_tokens`,
+    which is None if there is no limit). The cache or a table of positions limits this
+    number; `limit` names the limiting part in messages.
     """
 
     sizes: DecoderSizes
@@ -60,8 +60,8 @@ class ServedModel:
 @dataclass(frozen=True)
 class _Matrix:
     """
-    A matrix product with a parameter [inputs, outputs]; `at` is the index of its op
-    among those of the program.
+    A matrix product with a parameter [inputs, outputs]; `at` is the index of the
+    product's op among the ops of the program.
     """
 
     inputs: int
@@ -88,7 +88,8 @@ def served_model(module: ModuleOp, name: str) -> ServedModel:
     """
     Derives the model from a sequential program: a forward pass, or an inference program
     with prefill and decode. `name` names the program in messages. Raises DistIRError if
-    the program is no decoder with attention layers, or has an unsupported element type.
+    the program is not a decoder with attention layers, or has an unsupported element
+    type.
     """
     known = functions(module)
     entry = _entry(known, name)
@@ -193,8 +194,8 @@ def _formats(entry: FuncOp, known: Mapping[str, FuncOp]) -> StepFormats:
 def _caches(entry: FuncOp, formats: StepFormats) -> list[tuple[int, ...]]:
     """
     Returns the shapes of the caches of keys and values: [batch, heads, tokens, width],
-    or for caches in pages [pools, heads, tokens of a sequence, width]. Of caches in 8
-    bits, these are the numbers without their scales.
+    or for caches in pages [pools, heads, tokens of a sequence, width]. For caches in 8
+    bits, only the shapes of the numbers are returned, not of their scales.
     """
     found = list[tuple[int, ...]]()
     narrow = None if formats.cache is None else EIGHT_BITS[formats.cache][0]
@@ -212,8 +213,8 @@ def _caches(entry: FuncOp, formats: StepFormats) -> list[tuple[int, ...]]:
 
 def _pages(entry: FuncOp) -> tuple[int, int] | None:
     """
-    Returns the pages of a pool of the cache, and the tokens of a page. Returns None for a
-    program without a cache in pages.
+    Returns two numbers: the pages in a pool of the cache, and the tokens in a page.
+    Returns None for a program without a cache in pages.
     """
     for argument, role in zip(entry.args, argument_roles(entry), strict=True):
         if role == "cache" and len(shape_of(argument)) == 5:
@@ -265,7 +266,7 @@ def _latent(
 def _entry(known: Mapping[str, FuncOp], name: str) -> FuncOp:
     """
     Returns the function in which the program starts: `@decode` of an inference program,
-    else `@main`. Raises DistIRError if there is neither.
+    else `@main`. Raises DistIRError if the program has neither function.
     """
     for entry in ("decode", "main"):
         if entry in known:
@@ -274,7 +275,10 @@ def _entry(known: Mapping[str, FuncOp], name: str) -> FuncOp:
 
 
 def _executed(function: FuncOp, known: Mapping[str, FuncOp]) -> Iterator[Operation]:
-    """Yields the ops of a function and of those that it calls, in order of execution."""
+    """
+    Yields the ops of a function, and the ops of the functions that it calls, in order
+    of execution.
+    """
     for op in function.body.block.ops:
         if isinstance(op, CallOp):
             yield from _executed(known[op.callee.string_value()], known)
@@ -306,7 +310,10 @@ def _layers(function: FuncOp, known: Mapping[str, FuncOp]) -> Iterator[_Facts]:
 
 
 def _matrices(op: Operation, at: int) -> Iterator[_Matrix]:
-    """Yields the product of `op`, the op with index `at`, if it has a matrix."""
+    """
+    Yields the matrix product of `op`, the op with index `at`. Yields nothing if `op` is
+    not a product with a parameter.
+    """
     if isinstance(op, QuantizedLinearOp | GroupQuantizedLinearOp):
         yield _Matrix(shape_of(op.x)[-1], shape_of(op.y)[-1], at)
     elif op.name in ("onnx.MatMul", "onnx.Gemm"):
@@ -323,8 +330,9 @@ def _facts(
     matrices: Sequence[_Matrix],
 ) -> _Facts:
     """
-    Returns the facts of the layer whose op of attention is `attention`, with index `at`.
-    `after` are the ops up to the next layer's attention, `matrices` the layer's products.
+    Returns the facts of the layer that has the attention op `attention`, with index
+    `at`. `after` are the ops up to the attention of the next layer, and `matrices` the
+    products of the layer.
     """
     experts, choices = list[tuple[int, ...]](), 0
     for op in after:

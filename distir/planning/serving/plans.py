@@ -1,4 +1,4 @@
-"""Plans of a service, and their performance."""
+"""Plans of a service, and the performance of these plans."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class LatencyLimits:
         return LoadPoint(plan, rate, tokens_per_s, ttft, tpot, within, found)
 
     def to_json(self) -> dict[str, float | int | None]:
-        """Returns the limits as JSON data; None means that there is no limit."""
+        """Returns the limits as JSON data. A latency without a limit is None."""
         data: dict[str, float | int | None] = {}
         for name, value in asdict(self).items():
             data[name] = None if value == inf else value

@@ -1,4 +1,4 @@
-"""The replicas that a search for a service plan evaluates, and their performance."""
+"""The replicas that a search for a service plan evaluates, and their highest loads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Refused:
 class Highest:
     """
     The highest load of one replica within the limits, in requests/s, with its load
-    point (None if no load is within the limits), and all simulated load points.
+    point, and all simulated load points. The load point is None if no load is within
+    the limits.
     """
 
     replica: JudgedReplica

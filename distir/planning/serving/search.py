@@ -239,8 +239,8 @@ class ServiceSearch:
     def _replica(self, shape: ReplicaShape, budget: int) -> JudgedReplica | None:
         """
         Returns a replica of `shape` whose steps have at most `budget` tokens for each
-        of its `e` devices. If it cannot serve the requests, refuses the shape and
-        returns None.
+        of its `e` devices. If this replica cannot serve the requests, refuses the shape
+        and returns None.
         """
         steps = self.simulator(shape.t, shape.e)
         try:
@@ -372,9 +372,10 @@ class ServiceSearch:
         least: float = 0.0,
     ) -> Highest:
         """
-        Finds the highest load of a replica within the limits. `load` simulates a rate;
-        at an infinite rate it gives the throughput, an upper bound of all loads. Ends
-        without a load if the throughput is below `least` requests/s.
+        Finds the highest load of a replica within the limits. `load` returns the load
+        point of a rate. At an infinite rate the load point has the throughput, an upper
+        bound of all loads. Ends without a load if the throughput is below `least`
+        requests/s.
         """
         found = Highest(replica)
         top = load(inf).tokens_per_s / self.generated
@@ -536,8 +537,8 @@ class ServiceSearch:
     ) -> ServicePlan | None:
         """
         Returns the plan with the fewest devices that sustains the requested rate, or
-        None. Among plans with equally many devices, returns the plan that sustains the
-        highest rate. The plan may need more devices than there are.
+        None if no plan does. Among plans with equally many devices, returns the plan
+        that sustains the highest rate. The plan may need more devices than there are.
         """
         assert self.rate is not None
         # Each with an estimate of the rate that it sustains.

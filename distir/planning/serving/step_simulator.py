@@ -312,9 +312,9 @@ class StepSimulator:
     def _pair_seconds(self, new: int) -> float:
         """
         Returns the seconds of attention, over all layers, for one pair of tokens of a
-        prompt. They are computed from the times of one prompt of `new` tokens and of
-        several shorter prompts with the same total. The devices of an expert-parallel
-        group share the pairs.
+        prompt. The result is computed from the time of one prompt of `new` tokens and
+        the time of several shorter prompts with the same total. The devices of an
+        expert-parallel group share the pairs.
         """
         if new < 2 * _PARTS:
             return 0.0
@@ -334,8 +334,9 @@ class StepSimulator:
 
     def _staged(self, cost: LayerCosts, tokens: int, p: int, others: float) -> StepTime:
         """
-        Returns the time of a step with `tokens` new tokens in `p` stages. `others` are
-        seconds that are added to the layers' time in `cost`; they may be negative.
+        Returns the time of a step with `tokens` new tokens in `p` stages. `others` is a
+        number of seconds, possibly negative, that is added to the layers' time in
+        `cost`.
         """
         layers = max(cost.layers(self._all) + others, 0.0)
         whole = layers + cost.fixed

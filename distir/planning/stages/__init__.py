@@ -34,8 +34,8 @@ def with_searched_stages(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
 ) -> tuple[ScheduleOptions, Sequence[str]]:
     """
-    Searches stages, their meshes, or both, if the options say so, and marks the
-    program's ops with their stages. Returns the options and stages that `pipeline`
+    Searches stages, the meshes of stages, or both, as the options request, and marks
+    the program's ops with their stages. Returns the options and stages that `pipeline`
     still has to apply. Raises DistIRError if no division is possible.
     """
     searched = tuple(stages) == (SEARCH,) and bool(options.stage_meshes)

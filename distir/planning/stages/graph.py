@@ -42,11 +42,11 @@ class StageGraph:
     A program as a problem for the solver that divides it into stages. The nodes are its
     forward ops in program order; a call of a layer is one node.
 
-    Each other op belongs to the node with which `pipeline` would run it if every node
-    were a stage: a backward op to its forward op, an update to the first use of its
-    parameter. Values, gradients and parameters that several nodes need are shared
-    tensors. The cost of a shared tensor is the seconds of a send between neighbouring
-    ranks.
+    An op that is not a node belongs to the node with which `pipeline` would run it if
+    every node were a stage: a backward op to its forward op, an update to the first use
+    of its parameter. Values, gradients and parameters that several nodes need are
+    shared tensors. The cost of a shared tensor is the seconds of a send between
+    neighbouring ranks.
     """
 
     ops: Sequence[Operation]
@@ -109,9 +109,9 @@ def estimated_step(
     schedule: PipelineSchedule, work: Mapping[str, Floats], sent: float
 ) -> float:
     """
-    Returns an estimate of the seconds of a step with this schedule. `work` gives the
-    seconds of each stage by phase (`PHASES`), and `sent` the seconds of all messages
-    between stages together.
+    Returns an estimate of the seconds of a step with the schedule `schedule`. `work`
+    gives the seconds of each stage by phase (`PHASES`), and `sent` the seconds of all
+    messages between stages together.
     """
     batches = schedule.micro_batches
     halves = any(a.phase is Phase.BACKWARD_INPUT for a in schedule.actions[0])
@@ -235,8 +235,8 @@ class _StageGraphBuilder:
     def _memory(self) -> StageMemory | None:
         """
         Returns the memory that each node needs: parameters, states, sums of gradients,
-        and the residuals that the forward keeps for the backward. If a rank has several
-        stages, each gets an equal share of its memory.
+        and the residuals that the forward pass keeps for the backward pass. If a rank
+        has several stages, each stage gets an equal share of the rank's memory.
         """
         fixed, kept = [0.0] * len(self.ops), [0.0] * len(self.ops)
         for argument in arguments_of(self.structure.function):

@@ -30,9 +30,12 @@ communication. The best fraction depends on the schedule, so the simulator decid
 @dataclass(frozen=True, eq=False)
 class StagesCandidate:
     """
-    A division into stages, with its name. `stages` lists the stage of each node.
-    `division` is the solver's answer, or None for a division from another source.
-    `is_usual` marks divisions that `pipeline` makes without a search.
+    A division into stages, with its name.
+
+    - `stages`: the stage of each node;
+    - `division`: the answer of the solver, or None if the solver did not find the
+      division;
+    - `is_usual`: whether `pipeline` makes this division without a search.
     """
 
     name: str

@@ -68,8 +68,8 @@ class _Shape:
     def arriving(self) -> tuple[Floats, Floats]:
         """
         The seconds of sending to this mesh the values that cross a cut, for a cut
-        before each node. The first array is for values of the forward, the second for
-        gradients.
+        before each node. The first array is for values of the forward pass, the second
+        for gradients.
         """
         forward, backward = np.zeros((2, len(self.loads) + 2))
         for tensor in self.graph.problem.tensors:
@@ -229,8 +229,9 @@ class _Search:
     ) -> _Candidate:
         """
         Returns a candidate with the meshes `shapes` and an estimate of its step time.
-        `stages` lists the stage of each node. If it is None, the busiest stage of the
-        division has the least possible load, including the time to receive its inputs.
+        `stages` lists the stage of each node. If `stages` is None, the division is
+        chosen such that the busiest stage has the least possible load, including the
+        time to receive its inputs.
         """
         schedule = self.schedule
         own = [shapes[schedule.stage_rank(s)] for s in range(schedule.stages)]
@@ -276,8 +277,8 @@ def _divisors(size: int) -> list[int]:
 
 def _combinations(shapes: Sequence[_Shape], ranks: int) -> Iterator[tuple[_Shape, ...]]:
     """
-    Yields tuples with a mesh for each rank. If there are too many combinations, yields
-    only tuples in which the mesh changes at most once along the ranks.
+    Yields tuples with a mesh for each rank. If there are too many tuples, yields only
+    those in which the mesh changes at most once along the ranks.
     """
     if len(shapes) ** ranks <= MOST_COMBINATIONS:
         yield from product(shapes, repeat=ranks)

@@ -2,7 +2,7 @@
 Sharding rules of ONNX operators and of training ops, one file per family, and their
 local forms: the ops of one device.
 
-Importing this package registers them. An op without a rule is replicated.
+Importing this package registers the rules. An op without a rule is replicated.
 """
 
 from distir.dialects.registries import import_families

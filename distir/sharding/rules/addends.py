@@ -48,7 +48,7 @@ def _product(op: OnnxOp, drop: tuple[str, ...] = ()) -> OnnxOp:
 def gemm(op: Operation) -> list[Operation] | None:
     """
     Decomposes a Gemm with an input `C` into the product `alpha A B` and the addition of
-    `beta C`. Returns None without `C`.
+    `beta C`. Returns None if the Gemm has no input `C`.
     """
     if not isinstance(op, OnnxOp) or op.input(2) is None:
         return None
@@ -72,7 +72,7 @@ def convolution(op: Operation) -> list[Operation] | None:
     """
     Decomposes a convolution with a bias into the convolution and the addition of the
     bias. The bias, one number per output channel, gets dimensions of size 1 for space.
-    Returns None without a bias.
+    Returns None if the convolution has no bias.
     """
     if not isinstance(op, OnnxOp) or op.input(2) is None:
         return None

@@ -362,9 +362,10 @@ def with_local_heads(context: LocalContext) -> FusedAttentionOp:
 @train_rule("paged_attention")
 def paged_attention(op: PagedAttentionOp) -> Rule:
     """
-    Returns the sharding rule of attention through a table of pages. Pools are parallel:
-    a split of pools also splits the sequences, because a table names pages of one pool
-    only. Heads and queries are parallel as in other attention.
+    Returns the sharding rule of attention through a table of pages. Pools of pages are
+    parallel: a split of the pools also splits the sequences, because a table names
+    pages of one pool only. Heads and queries are parallel as in attention without
+    pages.
     """
     builder, sizes = RuleBuilder(op), op.sizes
     _, query_heads, queries, head_size = shape_of(op.q)

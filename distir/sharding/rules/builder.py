@@ -95,7 +95,8 @@ def attribute_axis(op: OnnxOp, rank: int) -> int:
 
 def constant_operand(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
     """
-    Returns the value of the input at schema position `index`, or None if it is unknown.
+    Returns the value of the input at schema position `index`, or None if the input is
+    omitted or not a known constant.
     """
     value = op.input(index)
     return None if value is None else constant_of(value)
@@ -160,8 +161,8 @@ class RuleBuilder:
     def aligned(self, value: SSAValue | None, target: Dims) -> Dims:
         """
         Returns the dimensions of a value that broadcasts against the dimensions
-        `target`, aligned at the last one. A dimension whose size differs has no
-        factors.
+        `target`. The last dimensions are aligned with each other. A dimension whose
+        size differs has no factors.
         """
         sizes = shape_of(value)
         padded = ((),) * (len(sizes) - len(target)) + tuple(target)
@@ -189,12 +190,12 @@ class RuleBuilder:
         - `inputs`: the dimensions of operands by schema position; an operand without an
           entry is needed whole;
         - `results`: the dimensions of the results;
-        - `linear`: groups of schema positions through which partial values pass, if one of
-          `reductions` completes them;
+        - `linear`: groups of schema positions through which partial values pass, if one
+          of `reductions` completes them;
         - `decomposed`: dimensions that only the op's decomposition can split;
         - `reduced`: for each result, the parallel dimensions over which it is a sum;
         - `flops`: floating-point operations of the whole op; `recomputed`: the part of
-          these operations that computes the work of the forward again.
+          these operations that repeats work of the forward pass.
         """
         known = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
         op = self.op

@@ -78,7 +78,7 @@ def elementwise_rule(linear: Linearity = "") -> RuleFunction:
     these operands:
 
     - `"all"`: through all operands together, as in a sum. If only some operands were
-      partial sums, every device would add the others;
+      partial sums, every device would add the operands that are not partial;
     - `"each"`: through any one operand, as in a product;
     - `"first"`: through the first operand, as in a quotient;
     - `""`: through none.
@@ -111,8 +111,8 @@ def divide(op: OnnxOp) -> Rule:
 def where(op: OnnxOp) -> Rule:
     """
     Returns the sharding rule of Where. It is linear in both alternatives together, with
-    a whole condition. It is linear in one alternative alone if the other one is zero,
-    as in gradients.
+    a whole condition. If one alternative is zero, as in gradients, it is linear in the
+    nonzero alternative alone.
     """
     rule = broadcast(op, ((1, 2),), ANY)
     alone = [
@@ -165,8 +165,8 @@ def cast(op: OnnxOp) -> Rule:
 def cast_like(op: OnnxOp) -> Rule:
     """
     Returns the sharding rule of CastLike, which equals the rule of Cast for the first
-    operand. The second operand only gives its type. If both operands have the same
-    shape, they share their dimensions; otherwise the second one may be split in any
+    operand. Only the type of the second operand matters. If both operands have the same
+    shape, they share their dimensions; otherwise the second operand may be split in any
     way.
     """
     builder = RuleBuilder(op)

@@ -48,8 +48,9 @@ def _dims(
     builder: RuleBuilder, sizes: Sequence[int], splits: Sequence[Split]
 ) -> tuple[Dims, Dims]:
     """
-    Returns the dimensions of the tensor and the dimensions of the flat tensor. They
-    have no factors if the blocks of one split cut the blocks of another.
+    Returns the dimensions of the tensor and the dimensions of the flat tensor. The
+    dimensions have no factors if the blocks of one split cut the blocks of another
+    split.
     """
     blocks = [builder.factor(split.parts) for split in splits]
     dims: list[Dim] = []

@@ -39,14 +39,16 @@ class LocalBuilder:
 
     def input(self, position: int) -> SSAValue | None:
         """
-        Returns the local operand at schema position `position`, or None if it is
-        omitted.
+        Returns the local operand at schema position `position`, or None if the operand
+        is omitted.
         """
         return self.inputs[position] if position < len(self.inputs) else None
 
     @property
     def inputs(self) -> list[SSAValue | None]:
-        """The local operands by schema position; None stands for an omitted operand."""
+        """
+        The local operands by schema position. The entry of an omitted operand is None.
+        """
         operands = iter(self.context.operands)
         return [None if v is None else next(operands) for v in self.op.input_values]
 

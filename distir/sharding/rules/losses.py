@@ -92,8 +92,8 @@ def loss_in_steps(op: Operation) -> list[Operation] | None:
     """
     Decomposes a loss. A softmax loss of a matrix [rows, classes] becomes steps whose
     classes can be split over devices. Any other mean loss that ignores some labels,
-    without class weights, becomes a sum, the number of labels and their quotient.
-    Returns None for all other losses.
+    without class weights, becomes three steps: a sum, the number of labels, and the sum
+    divided by this number. Returns None for all losses of other kinds.
     """
     assert isinstance(op, OnnxOp)
     if not _has_steps(op):
@@ -184,7 +184,7 @@ def _softmax_steps(op: Operation, **properties: Any) -> list[Operation]:
 def label_loss_local(context: LocalContext) -> Sequence[Operation]:
     """
     Returns one device's ops for a mean loss: the mean over the labels on this device,
-    times their share of all labels.
+    times the number of these labels as a fraction of all labels.
     """
     builder = LocalBuilder(context)
     if builder.op.attribute("reduction") != "mean" or not is_split(context):
@@ -202,8 +202,8 @@ def label_loss_local(context: LocalContext) -> Sequence[Operation]:
 @decomposition("train.cross_entropy")
 def cross_entropy_in_steps(op: Operation) -> list[Operation]:
     """
-    Decomposes a cross-entropy into four steps: the maximum of each row of logits, the
-    sum of their exponentials, the logit of the label, and the sum over labels.
+    Decomposes a cross-entropy into four steps: for each row of logits, the maximum, the
+    sum of the exponentials and the logit of the label; then the sum over labels.
     """
     assert isinstance(op, CrossEntropyOp)
     return in_scope_of(op, _softmax_steps(op, **op.properties))

@@ -1,6 +1,7 @@
 """
-The sharding rule of Muon's orthogonalisation and its decomposition into products. The
-other ops of optimizers have rules from their formulas or texts.
+The sharding rule of Muon's orthogonalisation, and the decomposition of the
+orthogonalisation into products. All remaining ops of optimizers have rules from their
+formulas or texts.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def orthogonalize_in_steps(op: Operation) -> list[Operation]:
     """
     Decomposes the orthogonalisation into its products. Devices that have parts of the
     longer dimension add up X transpose(X), which is square and has the shorter size.
-    They need no other communication.
+    This sum is the only communication.
     """
     assert isinstance(op, OrthogonalizeOp)
     steps = _Steps()

@@ -93,8 +93,8 @@ def split_local(context: LocalContext) -> Sequence[Operation]:
 
 def _slices(op: OnnxOp) -> dict[int, tuple[int, int, int]] | None:
     """
-    Returns start, end and step by axis, as Python's `slice.indices` normalises them.
-    Returns None if they are not constant.
+    Returns the start, end and step of the slice by axis, as Python's `slice.indices`
+    normalises them. Returns None if any of these numbers is not constant.
     """
     starts, ends = constant_operand(op, 1), constant_operand(op, 2)
     if starts is None or ends is None:

@@ -167,7 +167,7 @@ def _can_gather(op: OnnxOp) -> bool:
 def gathered_layer(op: Operation) -> list[Operation] | None:
     """
     Decomposes a recurrent layer into a single op of `train` that computes the same and
-    can split hidden features. Returns None if there is no such op.
+    can split hidden features. Returns None if no op of `train` computes the layer.
     """
     assert isinstance(op, OnnxOp)
     if not _can_gather(op):
@@ -298,10 +298,11 @@ def recurrent_gradient(op: RecurrentGradOp) -> Rule:
     """
     Returns the sharding rule of the gradients of recurrent layers.
 
-    The batch is parallel; the gradients of weights and biases are sums over it. The two
-    directions of a bidirectional layer are parallel, and so are hidden features, which
-    only the decomposition splits; the gradient of the input is a sum over both. Time is
-    whole. The op is linear in all incoming gradients together.
+    The batch is parallel; the gradients of weights and biases are sums over the batch.
+    The two directions of a bidirectional layer are parallel, and so are hidden
+    features, which only the decomposition splits; the gradient of the input is a sum
+    over directions and hidden features. Time is whole. The op is linear in all incoming
+    gradients together.
     """
     builder = RuleBuilder(op)
     batch_first = op.batch_first is not None

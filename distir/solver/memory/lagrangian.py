@@ -10,11 +10,12 @@ lowest plane is highest. A point gets a multiplier when a choice exceeds its cap
 
 At the best multipliers, repeated layers cost the same with much memory as with little.
 The multipliers are therefore raised a little for the nodes up to some position and
-lowered for the others. A binary search finds the position from which the choice fits.
+lowered for the nodes after it. A binary search finds the position from which the choice
+fits.
 
 Choices for different multipliers differ in parts, and a part that saves memory in one
-choice may not be needed in another. The final answer is the best combination of the
-alternatives in these choices. An integer program finds it. The program is small,
+choice may not be needed in another choice. The final answer is the best combination of
+the alternatives in these choices. An integer program finds it. The program is small,
 because the choices agree on nearly all nodes.
 """
 
@@ -77,9 +78,9 @@ STEPS = (0.01, 0.05, 0.2)
 @dataclass(frozen=True)
 class Priced:
     """
-    A choice that was cheapest for some multipliers (prices of memory), with its cost.
-    `over` is the number of bytes by which the choice exceeds the capacity of each point
-    in time.
+    A choice that was the cheapest for given multipliers (prices of memory), with its
+    cost. `over` is the number of bytes by which the choice exceeds the capacity of each
+    point in time.
     """
 
     choice: Mapping[int, int]
@@ -130,9 +131,9 @@ class Lagrangian:
 
     def go_on(self, other: Lagrangian) -> None:
         """
-        Starts from the choices that another search priced. Their costs and bytes are
-        known, so the multipliers start near the best ones. The bound of the other
-        search may not be valid and is not used.
+        Takes over the choices that the search `other` has priced. The costs and bytes
+        of these choices are known, so this search starts with multipliers near the best
+        ones. The bound of `other` may not be valid and is not used.
         """
         self.priced, self.points = other.priced, other.points
         self.highest, self.best = other.highest, other.best
@@ -164,9 +165,9 @@ class Lagrangian:
     @property
     def patience(self) -> float:
         """
-        The seconds that one search for the cheapest choice may take. For some prices of
-        memory many choices are equally cheap, and the search takes long. If the search
-        is cut short, its best choice so far still gives a valid bound.
+        The seconds that one search for the cheapest choice may take. At prices for
+        which many choices are equally cheap, the search takes long. If the search is
+        cut short, its best choice so far still gives a valid bound.
         """
         usual = (
             sorted(self.seconds)[len(self.seconds) // 2] if self.seconds else math.inf
@@ -276,10 +277,10 @@ class Lagrangian:
     def mixed(self) -> tuple[Costs, float] | None:
         """
         Returns the next multipliers (prices of memory), and the highest value that the
-        bound can reach there. They come from the cheapest mixture of choices that fits
-        on average. Points in time at which the mixture exceeds the capacity get a
-        multiplier first. Returns None if the linear program is numerically too
-        difficult.
+        bound can reach at these multipliers. They come from the cheapest mixture of
+        choices that fits into memory on average. Points in time at which the mixture
+        exceeds the capacity get a multiplier first. Returns None if the linear program
+        is numerically too difficult.
         """
         capacity = self.graph.capacity
         costs = np.array([c.cost for c in self.priced])
@@ -306,8 +307,8 @@ class Lagrangian:
     def stagger(self, multipliers: Mapping[int, float]) -> list[Mapping[int, int]]:
         """
         Looks for choices with multipliers (prices of memory) that are raised for some
-        nodes only, just enough to fit into memory. Returns the choices that were known
-        before, including the choice with all multipliers raised.
+        of the nodes only, just enough to fit into memory. Returns all choices that were
+        priced before, including the choice with the multipliers of all nodes raised.
         """
         near = self.choices
         nodes = sorted(self.graph.pieces)
@@ -329,9 +330,9 @@ class Lagrangian:
     ) -> None:
         """
         Raises the multipliers (prices of memory) by the fraction `step` for the first
-        nodes of `nodes`, and lowers them for the others. A binary search finds the
-        smallest number of raised nodes for which the choice fits. The choice must fit
-        if all nodes are raised.
+        nodes of `nodes`, and lowers them by this fraction for the remaining nodes. A
+        binary search finds the smallest number of raised nodes for which the choice
+        fits into memory. The choice must fit if all nodes are raised.
         """
         least, most = 0, len(nodes)
         while most - least > 1 and not self.is_over:
@@ -346,7 +347,7 @@ class Lagrangian:
     def combine(self, chosen: Sequence[Mapping[int, int]], clock: Clock) -> bool:
         """
         Finds the best combination of the alternatives in the choices `chosen` and in
-        the best choice so far. Returns whether the time was sufficient.
+        the best choice so far. Returns whether the search was finished in time.
         """
         graph = self.graph
         before = self.best.objective

@@ -1,7 +1,7 @@
 """
-The two linear programs of the cutting-plane method. One finds the multipliers at which
-the lowest of some planes is highest. Its dual finds the cheapest mixture of the planes'
-choices that fits on average.
+The two linear programs of the cutting-plane method. One program finds the multipliers
+at which the lowest of several planes is highest. Its dual finds the cheapest mixture of
+the planes' choices that fits on average.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def best_multipliers(
 ) -> tuple[Costs, float, Costs] | None:
     """
     Returns the multipliers m, with 0 <= m <= `highest`, that maximise the least value
-    of `costs[k] + over[k] @ m` over all k. Also returns that value, and the weight of
-    each k in the solution of the dual. Returns None if the numbers are too far apart
-    for HiGHS.
+    of `costs[k] + over[k] @ m` over all k. Also returns this least value, and the
+    weight of each k in the solution of the dual. Returns None if HiGHS cannot solve the
+    program, because the numbers differ too much in size.
     """
     planes, points = over.shape
     # Columns: the multipliers as fractions of their highest, then the value, split by sign.
@@ -49,8 +49,8 @@ def best_multipliers(
 def best_weights(over: Costs) -> Costs | None:
     """
     Returns the weights, non-negative and with sum 1, that maximise the least value of
-    `over[k] @ weights` over all k. Returns None if HiGHS is not installed or the
-    numbers are too far apart for it.
+    `over[k] @ weights` over all k. Returns None if HiGHS is not installed, or cannot
+    solve the program because the numbers differ too much in size.
     """
     if not is_installed():
         return None

@@ -34,8 +34,8 @@ ENTRIES = 3e8
 
 def fits(order: EliminationOrder) -> bool:
     """
-    Whether the tables of an elimination order fit into memory and take a few seconds at
-    most.
+    Whether elimination in this order takes a few seconds at most and its tables fit
+    into memory.
     """
     return order.entries <= ENTRIES and order.work <= WORK
 
@@ -43,8 +43,9 @@ def fits(order: EliminationOrder) -> bool:
 def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
     """
     Returns the best choice of a graph without its memory limit, or a choice within the
-    relative gap `gap`. A larger gap is left if only an integer program that takes
-    minutes could close it (`MANY_COLUMNS`). The graph loses its nodes.
+    relative gap `gap`. The gap stays larger if only an integer program that takes
+    minutes (more than `MANY_COLUMNS` columns) could close it. The nodes of `graph` are
+    removed.
     """
     if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
@@ -107,6 +108,8 @@ def near_optimum(graph: CostGraph, gap: float) -> Optimum:
 
 
 def _eliminated(graph: CostGraph, clock: Clock) -> SolverResult | None:
-    """Returns the optimum by elimination, or None if that would take too long."""
+    """
+    Returns the optimum by elimination, or None if elimination would take too long.
+    """
     order = plan(graph, WORK)
     return eliminate(graph, order, clock) if fits(order) else None

@@ -28,9 +28,11 @@ no choice fits.
 @dataclass(frozen=True)
 class SmallestPeak:
     """
-    The choice with the smallest memory peak that was found. `over` is the number of
-    bytes by which the choice exceeds the capacity at the point `point`; 0 or less means
-    that it fits. `least` is a lower bound on `over` for every choice.
+    The choice with the smallest memory peak that was found.
+
+    - `over`: the number of bytes by which the choice exceeds the capacity at the point
+      in time `point`; the choice fits if the number is 0 or less;
+    - `least`: a lower bound on `over` for every choice.
     """
 
     choice: Mapping[int, int]

@@ -71,8 +71,8 @@ class Highs:
     @nothing_on_stdout()
     def add(self, rows: ConstraintRows) -> None:
         """
-        Adds rows to the program. The next run continues from the result of the last
-        one.
+        Adds rows to the program. The next run continues from the result of the previous
+        run.
         """
         self.highs.addRows(
             len(rows.lower),

@@ -1,13 +1,13 @@
 """
 Solves a graph as an integer program.
 
-With HiGHS the relaxation comes first. It gives a lower bound on the cost. For each
-alternative and each pair of alternatives, it also gives their excess: the least amount
-by which the cost of a choice with them exceeds the bound. Only alternatives and pairs
-with small excess are kept, and the graph is reduced again, which makes it much smaller.
-The optimum of this part is also the optimum of the whole graph, unless choices with the
-alternatives left out could cost less; in this case more alternatives are kept. Memory
-rows are added at the points where a solution exceeds the limit.
+With HiGHS the relaxation comes first and gives a lower bound on the cost. It also gives
+the excess of each alternative and each pair of alternatives: every choice that contains
+the alternative or pair costs at least this much more than the bound. Only alternatives
+and pairs with small excess are kept, and the graph is reduced again, which makes it
+much smaller. The optimum of this part is also the optimum of the whole graph, unless
+choices with the alternatives left out could cost less; in this case more alternatives
+are kept. Memory rows are added at the points where a solution exceeds the limit.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def decided(graph: CostGraph) -> SolverResult | None:
 
 class _Relaxed:
     """
-    Solves the relaxation of a graph, then searches among the alternatives that cost
-    little more than its solution.
+    Solves the relaxation of a graph. Then searches among the alternatives that cost
+    little more than the solution of the relaxation.
     """
 
     def __init__(
@@ -165,7 +165,10 @@ class _Relaxed:
             part = self.part(reduced, slack)
 
     def is_large(self, part: CostGraph | None) -> bool:
-        """Whether solving a part of the graph would take too long."""
+        """
+        Whether solving `part`, a part of the graph, would take too long. False if
+        `part` is None, which means that no choice is left.
+        """
         return part is not None and part.columns > self.columns
 
     def part(self, reduced: Costs, slack: float) -> CostGraph | None:

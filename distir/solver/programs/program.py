@@ -29,10 +29,12 @@ SCALED = 1e4
 @dataclass(frozen=True)
 class ProgramSolution:
     """
-    The answer of a solver. `columns` holds the column values of the best solution, or
-    is None. `bound` is a bound on the cost, in scaled costs. For a relaxation,
-    `reduced` holds the reduced cost of each column, and `duals` the dual value of each
-    row.
+    The answer of a solver.
+
+    - `columns`: the column values of the best solution; None if no solution was found;
+    - `bound`: a lower bound on the cost, in scaled costs;
+    - `reduced`: the reduced cost of each column, for a relaxation;
+    - `duals`: the dual value of each row, for a relaxation.
     """
 
     columns: Costs | None
@@ -206,8 +208,8 @@ class IntegerProgram:
 
     def cover(self, choice: Mapping[int, int], point: int) -> ConstraintRows:
         """
-        Returns a constraint: at least one node that occupies memory at the point in
-        time `point` must take another alternative than in `choice`.
+        Returns a constraint: among the nodes that occupy memory at the point in time
+        `point` under `choice`, at least one must not take its alternative in `choice`.
         """
         found: list[int] = []
         for i, pieces in self.graph.pieces.items():

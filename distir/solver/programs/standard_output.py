@@ -18,9 +18,9 @@ _STDOUT = 1
 
 class _Guard:
     """
-    Redirects file descriptor 1 as long as it has users. During this time, output of C
-    and C++ code in any thread, and of child processes, is dropped, or goes to stderr
-    with `DISTIR_DEBUG=1`. Output of Python is kept.
+    Redirects file descriptor 1 from the first `enter` to the matching last `leave`.
+    During this time, output of C and C++ code in any thread, and of child processes, is
+    dropped, or goes to stderr with `DISTIR_DEBUG=1`. Output of Python is kept.
     """
 
     def __init__(self) -> None:
@@ -103,10 +103,10 @@ os.register_at_fork(after_in_child=_GUARD.forked)
 @contextmanager
 def nothing_on_stdout() -> Generator[None]:
     """
-    Keeps output to file descriptor 1, by C code of this process or by child processes,
-    away from standard output. Such output is dropped, or goes to stderr with
-    `DISTIR_DEBUG=1`. Output of Python to `sys.stdout` is kept. For use as a context
-    manager or decorator; it may be nested and used in several threads.
+    Returns a context manager or decorator that keeps output to file descriptor 1, by C
+    code of this process or by child processes, away from standard output. This output
+    is dropped, or goes to stderr with `DISTIR_DEBUG=1`. Output of Python to
+    `sys.stdout` is kept. The context manager may be nested and used in several threads.
     """
     _GUARD.enter()
     try:

@@ -91,7 +91,7 @@ def balance_of(
 
 
 class _Dividing:
-    """One search for a division, which tries the methods in turn."""
+    """One search for a division into stages, which tries the methods in turn."""
 
     def __init__(self, problem: StageProblem, method: str, time_limit: float):
         one_of("method", method, METHODS, "stages")
@@ -155,7 +155,10 @@ class _Dividing:
 
 
 def _reason(problem: StageProblem, cap: float | None, is_exact: bool) -> str:
-    """Returns a message that says why there is no division."""
+    """
+    Returns a message that explains why there is no division whose loads are at most
+    `cap`.
+    """
     limits: list[str] = []
     if cap is not None:
         limits.append(f"{cap:.6g} s of work a stage")

@@ -17,11 +17,11 @@ class InOrder:
     """
     The divisions of a problem whose stages are stretches: runs of nodes with
     consecutive indices. If the nodes have no other order, these are all divisions. In a
-    graph of parallel branches they are only some of all divisions.
+    graph of parallel branches there are more divisions than these.
 
     A stretch `[start, end)` pays for every tensor from outside that one of its nodes
     needs. The cost of a division is thus the sum of the costs of its stretches. The
-    cheapest division up to some node consists of its last stretch and the cheapest
+    cheapest division up to a node consists of its last stretch and the cheapest
     division, with one stage less, up to the start of that stretch. If stretches have at
     most n nodes, this takes n steps for each node and stage.
     """
@@ -124,8 +124,8 @@ class InOrder:
     def _last_ends(self, cap: float) -> Ints:
         """
         Returns an array [stage, start] with the last possible end of a stage whose
-        first node is `start`, such that its load is at most `cap` and it fits into
-        memory.
+        first node is `start`. The load of the stage must be at most `cap`, and the
+        stage must fit into memory.
         """
         allowed = cap * (1 + TOLERANCE)
         by_load = np.searchsorted(self._loads, self._loads[:-1] + allowed, "right") - 1
@@ -134,7 +134,7 @@ class InOrder:
     def _memory_ends(self) -> Ints:
         """
         Returns an array [stage, start] with the last possible end of a stage whose
-        first node is `start`, such that it fits into memory.
+        first node is `start`. The stage must fit into memory.
         """
         problem, memory = self.problem, self.problem.memory
         ends = np.full((problem.stages, problem.nodes), problem.nodes, np.int64)

@@ -8,10 +8,11 @@ at least x[c, s] - x[p, s] for its producer p and each consumer c, and so counts
 for each stage.
 
 Under a load cap C most of the y are known in advance. Let a node take t seconds, its
-predecessors (direct or not) T_a and its successors T_d. Its stage is then at least
-ceil((T_a + t) / C) - 1, because the stages up to its own hold its predecessors and
-itself. With d stages, its stage is at most d - ceil((t + T_d) / C). (Rhino's upper
-bound counts from the wrong end, and without C as a constraint its bounds do not hold.)
+predecessors (direct or not) T_a seconds and its successors T_d seconds. The stage of
+the node is then at least ceil((T_a + t) / C) - 1, because the stages up to this one
+hold the node and its predecessors. With d stages, the stage of the node is at most d -
+ceil((t + T_d) / C). (Rhino's upper bound counts from the wrong end, and without C as a
+constraint its bounds do not hold.)
 """
 
 from __future__ import annotations
@@ -250,8 +251,8 @@ class _Program:
 
     def _transfers(self) -> list[tuple[int, float]]:
         """
-        Adds a column for each tensor and each stage that it may be sent to. Returns the
-        terms of the objective.
+        Adds a column for each tensor and each stage that the tensor may be sent to.
+        Returns the terms of the objective, each as a column and its coefficient.
         """
         terms: list[tuple[int, float]] = []
         for tensor in self.problem.tensors:

@@ -24,7 +24,7 @@ class SharedTensor:
     """
     A tensor that the node `producer` provides to the nodes `consumers`. `cost` is the
     cost of sending the tensor from its producer's stage to one other stage. Each stage
-    receives it only once, however many consumers are there.
+    receives the tensor only once, however many consumers the stage has.
     """
 
     producer: int
@@ -39,8 +39,8 @@ class StageMemory:
 
     - `fixed[i]`: the bytes that node i always occupies (parameters, gradients,
       optimizer states);
-    - `kept[i]`: the bytes that node i keeps of each micro-batch from its forward to its
-      backward;
+    - `kept[i]`: the bytes of each micro-batch that node i keeps from its forward pass
+      to its backward pass;
     - `in_flight[s]`: the number of micro-batches that stage s keeps at a time;
     - `limit`: the bytes that each stage may occupy.
     """
@@ -58,18 +58,17 @@ class StageProblem:
     ..., `stages` - 1. No predecessor of a node may be on a later stage, and no stage
     may be empty.
 
-    - `loads[i]`: the seconds of node i. Backward work belongs to the node of its
-      forward: stages are mirrored, so that a backward op is with its forward in every
-      division. (Rhino orders forward and backward alike, which does not keep them
-      together.)
-    - `edges`: pairs (i, j), i < j, of nodes such that j needs a result of i. The numbers
-      of the nodes are thus an order in which they can run.
+    - `loads[i]`: the seconds of work of node i. A node includes the work of its
+      backward pass, so that every division keeps an op and its backward op on one
+      stage. (Rhino orders both passes alike, which does not keep them together.)
+    - `edges`: pairs (i, j), i < j, of nodes such that j needs a result of i. The
+      numbers of the nodes are thus an order in which they can run.
     - `tensors`: the costs of sending values to other stages. Gradients are included;
       their producers come after their consumers.
     - `layers`: each stage must have at least one of these nodes; by default all nodes.
-    - `memory`: a limit for each stage, or None.
+    - `memory`: a memory limit for each stage, or None.
 
-    Raises DistIRError for more stages than layers.
+    Raises DistIRError if there are more stages than layers.
     """
 
     loads: Sequence[float]
@@ -192,11 +191,12 @@ class StageDivision:
     """
     The best division found, with a lower bound for all divisions.
 
-    - `stages`: the stage of each node; `communication`: its communication cost;
-      `bottleneck`: the seconds of its busiest stage;
-    - `objective`: the minimised value, one of the two above; `bound`: no allowed division
-      has a smaller objective;
-    - `method`: the method that found it; `seconds`: the time that it took.
+    - `stages`: the stage of each node; `communication`: the communication cost of the
+      division; `bottleneck`: the seconds of work of the busiest stage;
+    - `objective`: the value that was minimised, either `communication` or `bottleneck`;
+      `bound`: every allowed division has at least this objective;
+    - `method`: the method that found the division; `seconds`: the time that the search
+      took.
     """
 
     stages: Sequence[int]
