@@ -1,6 +1,6 @@
 """
-The errors that DistIR shows to its users without a traceback, and helpers for their
-messages.
+The errors that DistIR shows to its users without a traceback, and helpers for the
+messages of these errors.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -13,13 +13,13 @@ from xdsl.utils.exceptions import DiagnosticException
 class DistIRError(DiagnosticException):
     """
     An error that the user can fix. The message is one paragraph: it names the op, the
-    value or the file, and says what to do. xDSL's tools report the error as a
+    value or the file, and says what to do. xDSL's tools report a DistIRError as a
     diagnostic of the pass that raises it.
     """
 
 
 class ShardingError(DistIRError):
-    """The error that an op cannot work on operands with the given layouts."""
+    """The error for an op that cannot work on operands with the given layouts."""
 
 
 _Name = TypeVar("_Name", bound=str)
@@ -30,8 +30,9 @@ def one_of(
 ) -> _Name:
     """
     Returns the element of `names` that equals `name`, a text from the user. Raises
-    DistIRError if there is none. The message describes `name` with the noun `kind` and
-    lists `names`. It begins with `what`, the name of a pass, if given.
+    DistIRError if no element equals `name`. The error's message describes `name` with
+    the noun `kind` and lists `names`. If `what` is given, the name of a pass, the
+    message begins with `what`.
     """
     for known in names:
         if known == name:
@@ -45,7 +46,7 @@ def one_of(
 def listed(names: Sequence[str], limit: int = 4) -> str:
     """
     Returns `names` as one text for a message: the first `limit` names, and the number
-    of names that are left out.
+    of names that are left out, if any.
     """
     shown = ", ".join(names[:limit])
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
@@ -54,9 +55,9 @@ def listed(names: Sequence[str], limit: int = 4) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     Returns a question with the name in `known` that is closest to `name`, such as `did
-    you mean 'dgx-a100'? `, or an empty text if none is close. The question ends with a
-    space, so that the list of all names can follow. Upper and lower case count as
-    equal.
+    you mean 'dgx-a100'? `, or an empty text if no name in `known` is close. The
+    question ends with a space, so that a list of all names can follow. Upper and lower
+    case count as equal.
     """
     spelled = {each.casefold(): each for each in known}
     close = get_close_matches(name.casefold(), list(spelled), 1, 0.75)

@@ -122,10 +122,11 @@ def _template(text: str) -> Callable[[TorchCall], str]:
 def register_op(name: str, support: OpSupport) -> None:
     """
     Registers support for the op called `name`, such as `"tosa.matmul"`. The op may
-    belong to another package. A later call adds to an earlier one, and replaces the
-    arguments that both give. Registered support takes precedence over a trait of the
-    op's class. The op's dialect need not be installed: for an op in generic form, only
-    its name counts. Raises DistIRError if the name has no dialect.
+    belong to any package. A later call for the same op adds to an earlier call, and
+    replaces the arguments that both calls give. Registered support takes precedence
+    over an `OpSupport` trait of the op's class. The op's dialect need not be installed:
+    an op in generic form is recognised by its name alone. Raises DistIRError if `name`
+    does not begin with a dialect.
     """
     if not all(name.partition(".")):
         raise DistIRError(

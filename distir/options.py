@@ -83,8 +83,8 @@ def same_option(
 ) -> Any:
     """
     Returns a dataclass field that declares the same option as the field `name` of the
-    dataclass `owner`. `default` and `changes` (fields of `Option`) replace parts of the
-    declaration.
+    dataclass `owner`. `default`, if given, replaces the default, and each entry of
+    `changes` replaces the field of `Option` with that name.
     """
     found = _field(owner, name)
     default = found.default if default is MISSING else default
@@ -96,9 +96,10 @@ def values_of(
     owner: type, name: str, help: str, metavar: str = ",".join(SWITCH)
 ) -> Any:
     """
-    Returns a dataclass field that declares the values that a search tries for an
-    option, the field `name` of the dataclass `owner`. The default is empty. For an
-    option that is off or on, the values are the names in `SWITCH`.
+    Returns a dataclass field that declares the list of values that a search tries for
+    one option: the option that the field `name` of the dataclass `owner` declares. The
+    list is empty by default. For an option that is off or on, the values are the names
+    in `SWITCH`.
     """
     found = _field(owner, name)
     is_switch = isinstance(found.default, bool)

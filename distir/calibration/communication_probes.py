@@ -2,11 +2,12 @@
 The communication that `distir calibrate` measures between two devices: every
 collective, and sends.
 
-Communication is measured between computations, as in a program. Alone, it would be
-faster: in a program, two devices never arrive at the same moment, and threads that wait
-for messages have to be woken. Therefore each probe alternates a matrix product and the
-communication. Each probe has a silent twin without the communication. The difference of
-their times is the measured time of the communication.
+Communication is measured between computations, as in a program. Without computations,
+communication would be faster than in a program, where two devices never arrive at the
+same moment, and threads that wait for messages have to be woken. Therefore each probe
+alternates a matrix product and the communication. Each probe has a silent twin, which
+is the same program without the communication. The difference of the two times is the
+measured time of the communication.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _PAIR = (
 def communication_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
     """
     Returns all communication probes for one element type, each followed by its silent
-    twin. The rows of buffers and of matrix products are multiplied by `scale`.
+    twin. `scale` multiplies the number of rows of buffers and of matrix products.
     """
     return [
         probe
@@ -61,8 +62,8 @@ def communication_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
 
 def _on(type_: str, mesh: str, layout: str = "") -> str:
     """
-    Returns tensor type `type_` with `layout` on `mesh`, or `type_` itself if `mesh` is
-    empty.
+    Returns the text of the tensor type `type_` with `layout` on `mesh`, or `type_`
+    itself if `mesh` is empty.
     """
     if not mesh:
         return type_
@@ -98,8 +99,8 @@ class _Product:
 
     def line(self, result: str, left: str, right: str) -> str:
         """
-        Returns the line of a program that multiplies values `left` and `right` into
-        `result`.
+        Returns the line of a program that computes `result`, the product of the values
+        `left` and `right`. All three are names of values.
         """
         types = f"({self.left}, {self.right}) -> {self.result}"
         return f"%{result} = onnx.MatMul(%{left}, %{right}) : {types}"
@@ -148,10 +149,10 @@ def _collectives(rows: int, element: str, scale: int) -> Iterator[Probe]:
 
 def _round_trip(rows: int, element: str, scale: int) -> Iterator[Probe]:
     """
-    Yields a probe that sends a buffer to the other device and back, and its silent
-    twin. Each device computes a product while the other one waits. A `Relu` uses each
-    message right after its arrival, because a program waits for a message only at its
-    first use.
+    Yields a probe that sends a buffer to the other device and back, and then the
+    probe's silent twin. Each device computes a product while the other device waits. A
+    `Relu` uses each message right after its arrival, because a program waits for a
+    message only at the message's first use.
     """
     for silent in (False, True):
         meshes = ("", "") if silent else ("a", "b")

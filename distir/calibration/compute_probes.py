@@ -1,11 +1,11 @@
 """
-The ops that `distir calibrate` measures on one device, at sizes below and above the
-sizes of its caches.
+The ops that `distir calibrate` measures on one device, with tensors that are smaller
+and tensors that are larger than the device's caches.
 
 Activations are [rows, width] or [batch, heads, rows, columns]. A probe named `A of B`
-measures op A on an operand that op B returns. For example, Reshape and MatMul of
-Transpose get a view that must be copied, and Add of MatMul is a sum that becomes part
-of the product's own call.
+measures op A on an operand that op B returns, if this makes a difference. For example,
+Reshape of Transpose and MatMul of Transpose get a view that must be copied, and Add of
+MatMul is a sum that becomes part of the product's own call.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SWAPPED = "perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]"
 def compute_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
     """
     Returns all compute probes for one element type. `scale` multiplies the rows or the
-    batch of tensors, and the rows of parameters.
+    batch size of tensors, and the rows of parameters.
     """
     return [
         probe
@@ -180,7 +180,10 @@ def _normalizations(e: str, scale: int) -> Iterator[Probe]:
 
 
 def _attention(e: str, scale: int) -> Iterator[Probe]:
-    """Yields probes of attention as one op, with merged heads, and of its gradient."""
+    """
+    Yields probes of attention as one op on operands with merged heads, and of the
+    gradient of this op.
+    """
     for batch, heads, rows in SQUARES:
         batch *= scale
         merged_heads = f"q_num_heads = {heads} : i64, kv_num_heads = {heads} : i64"
@@ -213,8 +216,8 @@ def _attention(e: str, scale: int) -> Iterator[Probe]:
 
 def _attention_steps(e: str, scale: int) -> Iterator[Probe]:
     """
-    Yields probes of the products and elementwise ops of attention that is not a single
-    op.
+    Yields probes of the matrix products and elementwise ops that compute attention when
+    attention is not a single op.
     """
     for batch, heads, rows in SQUARES:
         batch *= scale
@@ -259,8 +262,8 @@ def _attention_steps(e: str, scale: int) -> Iterator[Probe]:
 
 def _products(e: str, scale: int) -> Iterator[Probe]:
     """
-    Yields probes of a linear layer: of its output and of the gradients of its input and
-    weight.
+    Yields probes of the matrix products of a linear layer: of its output, of the
+    gradient of its input, and of the gradient of its weight.
     """
     for rows, inputs, outputs in LAYERS:
         rows *= scale

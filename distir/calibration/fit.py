@@ -1,6 +1,6 @@
 """
 Fits the figures of ops and links (overheads, and times per FLOP and per byte) to
-measurements, and reports the errors that remain.
+measurements, and reports how far the fitted figures are from the measurements.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Sample:
     One measurement of an op or of a communication.
 
     An op computes `flops`, moves `moved` bytes and takes `seconds` of the measured
-    `total`, which may contain other ops of the same program. For communication, `moved`
-    is the size of its buffer in bytes.
+    `total`, which may include other ops of the same program. For communication, `moved`
+    is the size of the buffer in bytes.
     """
 
     flops: float
@@ -50,9 +50,9 @@ class Sample:
 @dataclass(frozen=True)
 class Residual:
     """
-    The error of fitted figures over a number of `samples`: its `mean` and its `largest`
-    value. Errors are relative to the measured seconds, or to `SHORTEST` if that is
-    longer.
+    The difference between fitted figures and measurements: the `mean` and the `largest`
+    relative error over a number of `samples`. Errors are relative to the measured
+    seconds, or to `SHORTEST` seconds if that is longer.
     """
 
     name: str
@@ -70,8 +70,8 @@ class Residual:
 @dataclass(frozen=True)
 class OpFit:
     """
-    The figures of an op, with the samples to which they were fitted and the remaining
-    error.
+    The figures of an op, with the samples to which the figures were fitted and the
+    error that remains.
     """
 
     figures: OpFigures
@@ -81,9 +81,9 @@ class OpFit:
 
 def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
     """
-    Returns the figures of an op: its overhead, and its times per FLOP and per byte.
-    They are fitted to `samples` by least squares of relative errors, and none is
-    negative. Raises DistIRError if there are fewer than three samples.
+    Returns the figures of an op: its overhead, its time per FLOP and its time per byte.
+    The figures are fitted to `samples` by least squares of relative errors, and no
+    figure is negative. Raises DistIRError if there are fewer than three samples.
     """
     _check_count(name, samples)
     seconds = np.array([s.seconds for s in samples])
@@ -119,7 +119,7 @@ def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
 class LinkFit:
     """
     The time of one kind of communication: `overhead` seconds, plus `per_byte` seconds
-    for each byte of its buffer.
+    for each byte of the buffer.
     """
 
     overhead: float
@@ -131,8 +131,8 @@ def fit_communication(kind: str, samples: Sequence[Sample]) -> LinkFit:
     """
     Returns the figures of one kind of communication, fitted to `samples` by least
     squares. Errors are relative to the total measured time. If larger buffers did not
-    take longer, the measurements give no bandwidth, and the residual is infinite.
-    Raises DistIRError if there are fewer than three samples.
+    take longer, no bandwidth can be derived, and the residual is infinite. Raises
+    DistIRError if there are fewer than three samples.
     """
     _check_count(kind, samples)
     size, seconds, totals = np.array([(s.moved, s.seconds, s.total) for s in samples]).T
@@ -150,7 +150,8 @@ def fit_communication(kind: str, samples: Sequence[Sample]) -> LinkFit:
 
 def residual(name: str, pairs: Sequence[tuple[float, float]]) -> Residual:
     """
-    Returns the residual of `pairs` of predicted and measured seconds, under `name`.
+    Returns the residual called `name` of `pairs`, each the predicted and the measured
+    seconds of one sample.
     """
     errors = [abs(p - took) / max(took, SHORTEST) for p, took in pairs]
     return Residual(name, len(errors), float(np.mean(errors)), max(errors))
@@ -168,9 +169,9 @@ def _least_squares(
     columns: Array, seconds: Array, totals: Array
 ) -> tuple[Array, float]:
     """
-    Returns the non-negative coefficients that minimise the sum of squared errors
-    relative to `totals`, and this sum. Every subset of the few columns is tried: the
-    best subset with positive coefficients is the optimum.
+    Returns the non-negative coefficients of `columns` that minimise the sum of squared
+    errors against `seconds`, relative to `totals`, and the minimal sum. Every subset of
+    the few columns is tried: the best subset with positive coefficients is the optimum.
     """
     weighted, target = columns / totals[:, None], seconds / totals
     best, least = np.zeros(columns.shape[1]), float(target @ target)

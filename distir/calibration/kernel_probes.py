@@ -25,8 +25,9 @@ _PARTS = (2, 4, 8, 16)
 
 def kernel_probes(kernels: Sequence[KernelDefOp]) -> list[Probe]:
     """
-    Returns the programs that measure `kernels`. Raises DistIRError for a kernel whose
-    rule allows fewer than `LEAST` sizes.
+    Returns the programs that measure `kernels`. Raises DistIRError for a kernel that
+    can be measured at fewer than `LEAST` sizes, because its rule does not allow enough
+    parts.
     """
     return [probe for kernel in kernels for probe in _probes(kernel)]
 
@@ -45,7 +46,8 @@ def _probes(kernel: KernelDefOp) -> list[Probe]:
 
 def _sizes(kernel: KernelDefOp) -> Iterator[KernelDefOp]:
     """
-    Yields the kernel with its whole reference, then with the references of its parts.
+    Yields copies of the kernel of different sizes: first the kernel with its whole
+    reference, then the kernel with each part of the reference that the rule allows.
     """
     yield kernel.clone()
     rule, names = rule_of(kernel), parse_rule(kernel.rule.data)

@@ -38,9 +38,10 @@ class MeasuredMachine:
     """
     A measured machine of `devices` equal devices of kind `device`.
 
-    `ops` holds the fitted ops by element type and name. `links` holds the fits by kind
-    of communication between two devices, and is empty for a single device. `memory` is
-    in bytes per device. `conditions` is a text that describes the measurement.
+    `ops` holds the fitted ops, by element type and then by name. `links` holds the
+    fitted figures by kind of communication between two devices, and is empty for a
+    single device. `memory` is in bytes per device. `conditions` is a text that
+    describes how the machine was measured.
     """
 
     name: str
@@ -53,9 +54,7 @@ class MeasuredMachine:
 
     @property
     def residuals(self) -> list[Residual]:
-        """
-        The remaining error of each fit: of all ops, then of all kinds of communication.
-        """
+        """The residual of each fit: of all ops, then of all kinds of communication."""
         fits = [fit for table in self.ops.values() for fit in table.values()]
         return [fit.residual for fit in (*fits, *self.links.values())]
 
@@ -66,9 +65,10 @@ class MeasuredMachine:
     def without(self, left_out: Sequence[Residual]) -> MeasuredMachine:
         """
         Returns the machine without the fits whose residuals are `left_out`. Ops without
-        a fit use the curve of their class, and kinds of communication without a fit use
-        the figures of sends. Raises DistIRError if `left_out` contains a fit on which
-        other figures depend: addition, matrix product or sends.
+        a fit get the time of their class of ops in the profile, and kinds of
+        communication without a fit get the figures of sends. Raises DistIRError if
+        `left_out` contains a fit that other figures depend on: the fit of addition, of
+        the matrix product or of sends.
         """
         names = {residual.name for residual in left_out}
         needed = [r for r in left_out if r.name in (SUM, PRODUCT, SEND)]
@@ -163,9 +163,9 @@ class MeasuredMachine:
 
     def _classes(self, element: str) -> dict[str, Any]:
         """
-        Returns, by class, the curves for ops of one element type that were not
-        measured. An elementwise op has the overhead of an addition, a contraction the
-        overhead of a matrix product.
+        Returns the part of the profile for ops of the element type `element` that were
+        not measured, by class of ops. An elementwise op has the overhead of an
+        addition, and a contraction has the overhead of a matrix product.
         """
         table = self.ops[element]
         moving = {"bandwidth": 1.0, "overhead": table[SUM].figures.overhead}
@@ -181,8 +181,9 @@ class MeasuredMachine:
 
     def _link(self) -> dict[str, Any]:
         """
-        Returns the figures by kind of communication. Bandwidths count the bytes that
-        pass the link (`PASSING`), not the bytes of the buffer.
+        Returns the profile's figures by kind of communication. Bandwidths count the
+        bytes that pass the link (the buffer's bytes times the factor in `PASSING`), not
+        the bytes of the buffer.
         """
         kinds = {
             kind: {

@@ -72,9 +72,9 @@ class Settings:
     @property
     def timing(self) -> TimingSettings:
         """
-        The timing of probes. On CPUs, probes take turns, so that their data is as far
-        away from the core as in a program. On GPUs, many calls of a probe are timed in
-        a row, because the GPU works while the host issues the next calls.
+        How probes are timed. On CPUs, probes take turns, so that the data of a probe is
+        as far away from the core as in a program. On GPUs, many calls of a probe are
+        timed in a row, because the GPU works while the host issues the next calls.
         """
         if self.backend == "gloo":
             return TimingSettings(rounds=self.rounds, warm_up=1, samples=8, in_turn=2)
@@ -86,8 +86,8 @@ def calibrate(
 ) -> MeasuredMachine:
     """
     Measures this machine and fits a profile to the measurements. `timer`, if given,
-    replaces the timing of probes on this machine. Raises DistIRError if settings are
-    invalid, if a probe fails, or if there are too few measurements to fit.
+    supplies the times of probes, and this machine is not timed. Raises DistIRError if
+    settings are invalid, if a probe fails, or if there are too few measurements to fit.
     """
     one_of("backend", settings.backend, BACKENDS)
     if settings.devices not in (1, 2):
@@ -129,7 +129,10 @@ def _fitted(
     memory: int,
     settings: Settings,
 ) -> MeasuredMachine:
-    """Returns the machine with the figures that fit the seconds of the probes best."""
+    """
+    Returns the machine with the figures that best fit `seconds`, the measured seconds
+    of each of `probes`.
+    """
     local = [
         (p, s)
         for p, s in zip(probes, seconds, strict=True)
@@ -152,7 +155,8 @@ def _fitted(
 
 def _mixed(first: Sequence[Probe], second: Sequence[Probe]) -> list[Probe]:
     """
-    Returns one list of both kinds of probes, with `second` spread evenly over `first`.
+    Returns the probes of both lists in one list, with `second` spread evenly over
+    `first`.
     """
     places = [(i / len(first), p) for i, p in enumerate(first)]
     places += [((i + 0.5) / len(second), p) for i, p in enumerate(second)]
@@ -191,14 +195,17 @@ def _timed(
 
 
 def _filed(probe: Probe) -> str:
-    """Returns the name of a probe's fit in a profile."""
+    """
+    Returns the name under which a profile lists the figures that are fitted to this
+    probe.
+    """
     return probe.kind if isinstance(probe, CommunicationProbe) else probe.name
 
 
 def _links(probes: Sequence[Probe], seconds: Sequence[float]) -> dict[str, LinkFit]:
     """
-    Returns the figures of each kind of communication. They are fitted to the
-    differences between the times of probes and of their silent twins.
+    Returns the figures of each kind of communication, fitted to the differences between
+    the seconds of probes and of their silent twins.
     """
     talking = [
         (p, s)

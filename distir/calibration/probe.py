@@ -1,6 +1,6 @@
 """
-Micro-benchmarks: programs of one op. They are lowered like any program, so that the
-timed code is the code of generated programs.
+Micro-benchmarks: programs that measure one op each. The programs are lowered like any
+program, so that the timed code is the code of generated programs.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Probe:
 @dataclass(frozen=True)
 class CommunicationProbe(Probe):
     """
-    A probe of communication of a `kind`, with a buffer of `size` bytes. A `silent`
-    probe is the twin of another probe: it has the same computations, without the
-    communication.
+    A probe that measures communication of the kind `kind`, with a buffer of `size`
+    bytes. A `silent` probe belongs to a probe with communication: it has the same
+    computations, without the communication.
     """
 
     _: KW_ONLY
@@ -102,9 +102,11 @@ def onnx(
     parameters: Sequence[int] = (),
 ) -> Probe:
     """
-    Returns a probe of the ONNX operator `name`. `operands` and `results` are types.
-    `constants` gives the values of constant operands by index, as `dense` attributes.
-    `parameters` are the indices of operands that are parameters.
+    Returns a probe of the ONNX operator `name`. `operands` and `results` are the texts
+    of types. `constants` gives the values of constant operands by index, as `dense`
+    attributes. `parameters` are the indices of operands that are parameters. `filed` is
+    the name of the probe, by default the op's name. Integer arguments are below
+    `below`.
     """
     constants = constants or {}
     body = [
@@ -138,9 +140,9 @@ def written(
 ) -> Probe:
     """
     Returns a probe of the ops in `lines`, which are written without types; `types`
-    gives the type of every value. A value that no op computes is an argument, and
-    `parameters` names the arguments that are parameters. A computed value that no op
-    uses is a result.
+    gives the type of every value. Values that no op computes are arguments, and
+    `parameters` names the arguments that are parameters. Computed values that no op
+    uses are results. Integer arguments are below `below`.
     """
     body: list[str] = []
     uses: list[str] = []

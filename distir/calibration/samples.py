@@ -1,6 +1,6 @@
 """
 Samples for the fit of figures: the FLOPs and bytes of the ops of a probe, as the
-simulator counts them, with the measured time.
+simulator counts them, and the measured time.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ OpFits = dict[str, dict[str, OpFit]]
 
 def fit_ops(probes: Sequence[Probe], seconds: Sequence[float]) -> OpFits:
     """
-    Returns the figures of all measured ops, given the `seconds` of each probe. If a
-    probe contains other ops besides the measured one, their own fitted time is
+    Returns the figures of all measured ops, given the measured `seconds` of each probe.
+    If a probe contains ops besides the measured op, the fitted time of these ops is
     subtracted. Raises DistIRError if an op has too few measurements.
     """
     prober = Prober()

@@ -1,10 +1,11 @@
 """
 Support for dialects of xDSL that do not belong to DistIR: `linalg`, `tensor`, `arith`
 and `math`, on tensors. One module per dialect registers the sharding rules of its ops,
-their local forms, and their evaluation on NumPy arrays.
+the ops that compute one device's part of a result, and the evaluation of ops on NumPy
+arrays.
 
-A module is imported when a program first uses its dialect
-(`distir.dialects.registries.load_support`). Other packages name such modules under the
+DistIR imports such a module when a program first uses the module's dialect
+(`distir.dialects.registries.load_support`). Other packages name their modules under the
 entry point `distir.dialects`.
 
 - `elementwise`: the sharding rule and the evaluation of elementwise ops;

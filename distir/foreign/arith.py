@@ -1,6 +1,6 @@
 """
-Support for `arith` on tensors and scalars: sharding rules, local constants, and
-evaluation on arrays.
+Support for `arith` on tensors and scalars: sharding rules, constants of one device's
+shape, and evaluation on NumPy arrays.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ register_rules("arith", _LINEARITY)
 
 def splat(op: Operation) -> DenseIntOrFPElementsAttr | None:
     """
-    Returns the value of an `arith.constant` tensor whose elements are all equal.
-    Returns None for any other op or value.
+    Returns the attribute of an `arith.constant` tensor whose elements are all equal.
+    Returns None for any other constant or op.
     """
     value = op.properties.get("value")
     is_splat = (
@@ -97,8 +97,8 @@ def constant_rule(op: Operation) -> Rule:
 @local_form("arith.constant")
 def local_constant(context: LocalContext) -> Sequence[Operation]:
     """
-    Returns the constant of one device. If all elements are equal, it has the device's
-    local shape.
+    Returns the ops that make the constant on one device. If all elements are equal, the
+    constant has the shape of the device's part.
     """
     value = splat(context.op)
     (type_,) = context.result_types
@@ -139,7 +139,7 @@ def _divided_up_unsigned(x: Array, y: Array) -> Array:
 
 
 def _same(x: Array) -> Array:
-    """Returns the operand; the caller casts it to the type of the result."""
+    """Returns the operand as it is; the caller casts it to the type of the result."""
     return x
 
 
@@ -177,9 +177,10 @@ def _predicate(op: Operation) -> int:
 
 def _compare_floats(op: Operation, x: Any, y: Any) -> Any:
     """
-    Evaluates `arith.cmpf`. With a NaN operand, predicates 1 to 6 are false and 8 to 13
-    true. Predicate 7 tests that no operand is NaN, and predicate 14 that at least one
-    is. Predicates 0 and 15 are always false and always true.
+    Evaluates `arith.cmpf`. If an operand is NaN, predicates 1 to 6 are false and 8 to
+    13 are true. Predicate 7 tests that no operand is NaN, and predicate 14 that at
+    least one operand is NaN. Predicate 0 is false and predicate 15 is true for all
+    operands.
     """
     number = _predicate(op)
     unordered = np.isnan(x) | np.isnan(y)
@@ -202,21 +203,24 @@ def _compare_integers(op: Operation, x: Any, y: Any) -> Any:
 
 def _signed(x: Array) -> Array:
     """
-    Returns integers as signed numbers: an integer of a single bit becomes 0 or -1.
+    Returns integers as signed numbers: the 1-bit integers 0 and 1 become 0 and -1.
     """
     return -x.astype(np.int8) if x.dtype == np.bool_ else x
 
 
 def _low_bits(op: Operation, x: Array) -> Array:
     """
-    Returns the low bits of integers. NumPy's cast to one bit cannot be used, because it
-    tests for nonzero.
+    Truncates integers to the width of the op's result. A cast by NumPy would give wrong
+    results for 1-bit integers, because it tests whether a number is not zero.
     """
     return x & 1 if dtype_of(op.results[0].type) == np.bool_ else x
 
 
 def _same_bits(op: Operation, x: Array) -> Array:
-    """Returns the bits of the operand as elements of another type."""
+    """
+    Returns the bits of the operand, reinterpreted as the element type of the op's
+    result.
+    """
     return x.view(dtype_of(op.results[0].type))
 
 

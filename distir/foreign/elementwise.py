@@ -1,6 +1,6 @@
 """
-Support for elementwise ops of other dialects. Each element of the result depends on the
-elements of the operands at the same position.
+Support for elementwise ops of dialects that do not belong to DistIR. Each element of
+the result depends on the elements of the operands at the same position.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from distir.sharding.rules.elementwise import Linearity, elementwise_rule
 def register_rules(dialect: str, names: Mapping[str, Linearity]) -> None:
     """
     Registers the sharding rules of elementwise ops of `dialect`. `names` maps the name
-    of each op, without the dialect, to its linearity.
+    of each op, without the dialect, to the op's linearity in its operands.
     """
     for name, linearity in names.items():
         sharding_rule(f"{dialect}.{name}")(elementwise_rule(linearity))
@@ -47,9 +47,9 @@ def register_meaning(
 ) -> None:
     """
     Registers the evaluation of elementwise ops with one result. `kinds` maps each class
-    of ops to a function of the operands, which are arrays. The functions in `by_op`
-    take the op as first argument. Results are cast to the element type of the op's
-    result.
+    of ops to a function that takes the operands, as arrays, and returns the result. A
+    function in `by_op` takes the op before the operands. Results are cast to the
+    element type of the op's result.
     """
 
     own = by_op or {}

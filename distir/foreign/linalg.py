@@ -1,6 +1,6 @@
 """
-Support for `linalg` on tensors: sharding rules and evaluation, both from indexing maps
-and bodies. Ops on memrefs are not supported.
+Support for `linalg` on tensors: sharding rules and evaluation, both derived from the
+indexing maps and bodies of ops. Ops on memrefs are not supported.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _NAMES = tuple(op.name for op in (*_STRUCTURED, *_OTHERS))
 
 
 def loops_of(op: Operation) -> Loops:
-    """Returns an op of `linalg` as loops. Raises DistIRError for an op on memrefs."""
+    """
+    Returns the op `op` of `linalg` as loops over tensors. Raises DistIRError for an op
+    on memrefs.
+    """
     if len(op.results) == 0:
         raise DistIRError(
             f"{describe(op)} works on memrefs; DistIR distributes ops on tensors, so do "
@@ -79,9 +82,11 @@ def linalg_rule(op: Operation) -> Rule:
 @decomposition(*_NAMES)
 def added_later(op: Operation) -> list[Operation] | None:
     """
-    Decomposes an op that adds a sum to its output operand into the same op from zero,
-    and an addition of the output operand. Without this, every device with terms of the
-    sum would add the output operand. Returns None for any other op.
+    Decomposes an op that adds a sum to its output operand. The new ops are the same op
+    with zeros as output operand, and an addition of the original output operand.
+    Without the decomposition, every device that computes a part of the sum would add
+    the output operand. Returns None for an op that does not add a sum to its output
+    operand.
     """
     loops = loops_of(op)
     if not loops.adds_to_outputs or len(op.results) > 1:

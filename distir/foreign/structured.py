@@ -1,7 +1,7 @@
 """
-Structured ops of `linalg` as loops over tensors. An indexing map for each operand and a
-body that computes one element define an op; its sharding rule and its evaluation follow
-from them.
+Structured ops of `linalg` as loops over tensors. An op is defined by an indexing map
+for each operand and a body that computes one element; the op's sharding rule and
+evaluation follow from the maps and the body.
 
 A loop that indexes results is a parallel factor. Any other loop is a reduction, if the
 body combines a new element with the old element of the output by a sum, a maximum or a
@@ -69,8 +69,8 @@ _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 def is_zero(value: SSAValue) -> bool:
     """
     Whether all elements of a tensor are known to be zero. Elements of `tensor.empty`
-    count as zero, because they are undefined. Ops that only change the layout are
-    skipped.
+    count as zero, because they are undefined. The search for the tensor's origin looks
+    through ops that only change the layout.
     """
     while isinstance(value, OpResult) and keeps_value(value.owner):
         value = value.owner.operands[0]
@@ -119,16 +119,16 @@ class Loops:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """
-        The number of iterations of each loop, from the dimensions that only this loop
-        indexes.
+        The number of iterations of each loop, read from the operand dimensions that are
+        indexed by this loop alone.
         """
         return loop_sizes([v.type for v in self.op.operands], self.maps)
 
     @cached_property
     def whole(self) -> frozenset[int]:
         """
-        The loops that cannot be split, because an index expression or the body depends
-        on their position.
+        The loops that cannot be split, because an index expression computes with the
+        loop's position (as in `d0 + d1`), or because the body uses the position.
         """
         found = set(loops_in_expressions(self.maps))
         for op in self.body.walk():
@@ -141,9 +141,9 @@ class Loops:
     @cached_property
     def joined(self) -> tuple[tuple[str, SSAValue] | None, ...]:
         """
-        For each output, the reduction that combines the old element with a new one, and
-        the new element. None if the body uses the old element differently or not at
-        all.
+        One entry for each output: the reduction that combines the old element of the
+        output with a new element, and this new element. An entry is None if the body
+        does not use the old element, or uses it in a different way.
         """
         returned = self.body.last_op
         assert returned is not None
@@ -165,7 +165,7 @@ class Loops:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the body reads old elements of the outputs."""
+        """Whether the body reads the old elements of the outputs."""
         return any(arg.uses for arg in self.body.args[self.inputs :])
 
     @cached_property
@@ -176,8 +176,8 @@ class Loops:
     @cached_property
     def reduction(self) -> str | None:
         """
-        The common reduction of all outputs; None if an output has none, or if they
-        differ.
+        The common reduction of all outputs. It is None if an output has no reduction,
+        or if the reductions of outputs differ.
         """
         kinds = {None if j is None else j[0] for j in self.joined}
         return kinds.pop() if len(kinds) == 1 else None
@@ -185,16 +185,16 @@ class Loops:
     @cached_property
     def adds_to_outputs(self) -> bool:
         """
-        Whether a sum is added to outputs that may not be zero. If the sum were split,
-        every device would add the outputs.
+        Whether a sum is added to outputs that may not be zero. If the sum were split
+        over devices, every device would add the outputs' old elements.
         """
         return self.reduction == "sum" and not self.starts_at_zero
 
     def rule(self) -> Rule:
         """
-        Returns the sharding rule. If a sum is added to outputs that may not be zero,
-        only the op's decomposition can split it, because the decomposition adds the
-        outputs once.
+        Returns the sharding rule of the op. If a sum is added to outputs that may not
+        be zero, only the op's decomposition can split the sum, because the
+        decomposition adds the outputs once.
         """
         factors = tuple(
             Factor(n, self._kind(i), self.reduction or "sum")
@@ -227,8 +227,8 @@ class Loops:
 
     def _flops(self) -> int:
         """
-        Returns the number of float operations if the loops reduce. Other ops are bound
-        by memory, and the result is 0.
+        Returns the number of floating-point operations if the loops reduce. For other
+        ops the result is 0, because memory bounds their time.
         """
         if not self.reductions:
             return 0
@@ -242,8 +242,8 @@ class Loops:
 
     def _linear_sets(self) -> list[tuple[int, ...]]:
         """
-        Returns the sets of inputs in which the results are linear. Candidates are each
-        input alone, and all inputs together.
+        Returns the sets of inputs in which the results are linear, each as indices. The
+        candidates are each input alone, and all inputs together.
         """
         inputs = [i for i in range(self.inputs) if self.maps[i].results]
         sets = [(i,) for i in inputs] + ([tuple(inputs)] if len(inputs) > 1 else [])
@@ -254,7 +254,7 @@ class Loops:
     def _is_linear(self, inputs: Sequence[int]) -> bool:
         """
         Whether all new elements are linear in the elements of `inputs`: sums of these
-        elements, each times a value that does not depend on them.
+        elements, each times a value that does not depend on `inputs`.
         """
         chosen = {self.body.args[i] for i in inputs}
         # True: linear; False: does not depend on them; None: depends otherwise.
@@ -272,10 +272,10 @@ class Loops:
 
     def run(self, interpreter: Interpreter, args: Sequence[Any]) -> tuple[Array, ...]:
         """
-        Returns the outputs for the operands `args`, arrays of the shapes that the loops
-        index. Parallel loops are evaluated as array operations, and so are reductions
-        unless there are too many iterations. Reductions other than sum, maximum and
-        minimum run one iteration at a time.
+        Returns the outputs for the operands `args`, which are arrays of the shapes that
+        the loops index. Parallel loops are evaluated as array operations. Reductions
+        are too, unless there are too many iterations; reductions other than sum,
+        maximum and minimum run one iteration at a time.
         """
         sizes = self._sizes_of(args)
         joins = [join for join in self.joined if join is not None]
@@ -328,7 +328,7 @@ class Loops:
     ) -> Mapping[SSAValue, Any]:
         """
         Returns the values of the body's ops, for all iterations of `grid` at once.
-        `given` are the elements of the operands.
+        `given` holds the elements of each operand in these iterations.
         """
         values: dict[SSAValue, Any] = dict(zip(self.body.args, given, strict=True))
         for op in self.body.ops:
@@ -345,8 +345,9 @@ class Loops:
 
 def _degree(name: str, given: Sequence[bool | None]) -> bool | None:
     """
-    Returns whether the result of an op is linear (True), independent (False) or neither
-    (None) in some inputs. `given` says the same for each operand.
+    Returns whether the result of the op called `name` is linear in some inputs of the
+    loops (True), independent of them (False) or neither (None). `given` says the same
+    for each operand of the op.
     """
     if not any(g is not False for g in given):
         return False
@@ -364,7 +365,7 @@ def _degree(name: str, given: Sequence[bool | None]) -> bool | None:
 def _grid(sizes: Sequence[int], fixed: Mapping[int, int]) -> list[Array]:
     """
     Returns the positions of each loop as arrays that broadcast to all iterations. A
-    loop in `fixed` has only the position given there.
+    loop in `fixed` has only the one position that `fixed` gives.
     """
     count = len(sizes)
     found: list[Array] = []
@@ -390,7 +391,7 @@ _BINARY = {
 def _evaluated(expr: AffineExpr, grid: Sequence[Array]) -> Array:
     """
     Returns the values of an index expression for all iterations of `grid`. Raises
-    DistIRError for an expression with symbols.
+    DistIRError if the expression contains symbols.
     """
     if isinstance(expr, AffineDimExpr):
         return grid[expr.position]

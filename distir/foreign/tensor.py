@@ -44,9 +44,9 @@ sharding_rule("tensor.cast")(elementwise_rule("first"))
 @sharding_rule("tensor.expand_shape", "tensor.collapse_shape")
 def reassociation_rule(op: Operation) -> Rule:
     """
-    Returns the sharding rule of ops that collapse groups of dimensions into one, or
-    expand a dimension into a group. The dimensions of the longer shape are the factors.
-    Dynamic shapes are replicated.
+    Returns the sharding rule of an op that collapses groups of dimensions into one
+    dimension each, or expands dimensions into groups. The dimensions of the longer
+    shape are the factors. Tensors of dynamic shape are replicated.
     """
     source, result = op.operands[0].type, op.results[0].type
     assert isinstance(source, TensorType) and isinstance(result, TensorType)
@@ -74,8 +74,8 @@ def reassociation_rule(op: Operation) -> Rule:
 @sharding_rule("tensor.concat")
 def concat_rule(op: Operation) -> Rule:
     """
-    Returns the sharding rule of a concatenation. The dimensions that are not joined are
-    the factors.
+    Returns the sharding rule of a concatenation. All dimensions except the concatenated
+    dimension are factors.
     """
     build, joined = RuleBuilder(op), op.properties["dim"]
     assert isinstance(joined, IntegerAttr)
@@ -92,12 +92,14 @@ def concat_rule(op: Operation) -> Rule:
 @dataclass(frozen=True)
 class ConstantPart:
     """
-    The constant part that an `extract_slice` reads or an `insert_slice` replaces.
+    The part of a tensor, with constant bounds, that an `extract_slice` reads or an
+    `insert_slice` replaces.
 
     - `shape`: the shape of the whole tensor;
     - `sizes`: the sizes of the part, one for each dimension of the whole tensor;
-    - `kept`: the dimensions that the part has as a tensor; it may lack some of size 1;
-    - `full`: the dimensions of which the part has all elements.
+    - `kept`: the dimensions that remain when the part is a tensor of its own, which may
+      lack dimensions of size 1;
+    - `full`: the dimensions along which the part covers the whole tensor.
     """
 
     shape: tuple[int, ...]
@@ -108,8 +110,9 @@ class ConstantPart:
     @staticmethod
     def of(op: Operation) -> ConstantPart | None:
         """
-        Returns the part of an `extract_slice` or `insert_slice`. Returns None if a
-        bound of the part is a value of the program, or if a size is dynamic.
+        Returns the part that an `extract_slice` or `insert_slice` reads or replaces.
+        Returns None if the program computes a bound of the part, or if a size is
+        dynamic.
         """
         whole, part = op.operands[0], op.results[0]
         if op.name == "tensor.insert_slice":
@@ -147,7 +150,8 @@ def _integers(op: Operation, name: str) -> tuple[int, ...]:
 def slice_rule(op: Operation) -> Rule:
     """
     Returns the sharding rule of slices with constant bounds. A dimension is a factor if
-    the slice has all of its elements. Other slices are replicated.
+    the slice has all elements along this dimension. Slices with other bounds are
+    replicated.
     """
     found = ConstantPart.of(op)
     if found is None:
@@ -165,7 +169,10 @@ def slice_rule(op: Operation) -> Rule:
 
 @local_form("tensor.extract_slice", "tensor.insert_slice")
 def local_slice(context: LocalContext) -> Sequence[Operation]:
-    """Returns the slice of one device, with the sizes of the device's part."""
+    """
+    Returns the ops that make the slice on one device, with the sizes of the device's
+    part.
+    """
     op, found = context.op, ConstantPart.of(context.op)
     new = context.same_op()
     if found is not None:
@@ -188,7 +195,7 @@ class TensorFunctions(InterpreterFunctions):
     def empty(
         self, interpreter: Interpreter, op: tensor.EmptyOp, args: PythonValues
     ) -> PythonValues:
-        """Returns zeros, in place of undefined elements."""
+        """Returns zeros, in place of the undefined elements of `tensor.empty`."""
         type_ = op.results[0].type
         assert isinstance(type_, TensorType)
         return (np.zeros(type_.get_shape(), dtype_of(type_)),)
@@ -251,8 +258,9 @@ class TensorFunctions(InterpreterFunctions):
 
 def _places(op: Operation, bounds: Sequence[Any]) -> tuple[slice, ...]:
     """
-    Returns the elements that a slice reads or replaces. `bounds` are the values of its
-    bounds that are not constant: offsets, sizes, then strides.
+    Returns the index range along each dimension that a slice reads or replaces.
+    `bounds` are the values of the bounds that are not constant: offsets, then sizes,
+    then strides.
     """
     given = iter(bounds)
     starts, sizes, steps = (

@@ -49,7 +49,8 @@ DistIR's own operators.
 def custom_import(node: NodeProto) -> CustomImport | None:
     """
     Returns the registered function that reads `node`. Returns None for a standard
-    operator, and for an operator that no installed package reads.
+    operator, and for an operator for which no installed package has registered a
+    function.
     """
     from distir.dialects.onnx_ops.versions import DOMAIN_VERSIONS
     from distir.frontends.onnx.names import domain_of
@@ -63,9 +64,9 @@ def custom_import(node: NodeProto) -> CustomImport | None:
 @cache
 def _load_packages() -> None:
     """
-    Loads the dialects of all installed packages, which register their custom operators
-    on import. Skips xDSL's own dialects: they register no operator and take a second to
-    load.
+    Loads the dialects of all installed packages, so that the packages register their
+    custom operators. Skips xDSL's own dialects, because they register no operator and
+    loading them takes a second.
     """
     for name, dialect in installed_universe().all_dialects.items():
         if name not in XDSL_UNIVERSE.all_dialects:

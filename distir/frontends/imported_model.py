@@ -33,8 +33,8 @@ from distir.text import ProgramPrinter
 
 class _CastWeights(Mapping[str, npt.NDArray[Any]]):
     """
-    A mapping from names to weights. A looked-up array is cast to the element type of
-    the program's argument.
+    A mapping from names to weights. An array is cast to the element type of the
+    program's argument with its name when it is looked up.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ def in_types_of(
 ) -> Mapping[str, npt.NDArray[Any]]:
     """
     Returns `weights`, each cast to the floating-point type of the program's argument
-    with its name. The program's types may have changed since the import.
+    with the weight's name. The program's types may have changed since the import.
     """
     dtypes = {
         argument.name: numpy_dtype(type_.element_type)
@@ -113,8 +113,8 @@ class ImportedModel:
         the suffix `.safetensors`.
 
         The written program names the file of weights. Parameters without values are not
-        in that file. Without any weights there is no such file. `module` stays
-        unchanged. Raises DistIRError if a file cannot be written.
+        in that file. If no parameter has a value, no file of weights is written.
+        `module` stays unchanged. Raises DistIRError if a file cannot be written.
         """
         path = Path(path)
         with attributes_kept(self.module):
@@ -134,13 +134,13 @@ class ImportedModel:
 
 def joined_models(models: Mapping[str, ImportedModel]) -> ImportedModel:
     """
-    Returns one program with an entry for each of `models`, named by its key, and with
-    all weights. The given models must not be used afterwards.
+    Returns one program with an entry for each of `models`, named by the model's key,
+    and with all weights. The given models must not be used afterwards.
 
     Entries share parameters of the same name. They also share constants of the same
     name if type and value are equal; otherwise the constant of the later entry is
-    renamed. Raises DistIRError if an argument with another role differs between
-    entries.
+    renamed. Raises DistIRError if parameters or caches of the same name have different
+    types or roles in different entries.
     """
     sources = _named_apart(models)
     notes = dict.fromkeys(note for model in models.values() for note in model.notes)
@@ -155,7 +155,8 @@ _Source = tuple[Mapping[str, npt.NDArray[Any]], str]
 def _named_apart(models: Mapping[str, ImportedModel]) -> dict[str, _Source]:
     """
     Renames, in place, each constant that has the name of an earlier entry's constant
-    but another type or value. Returns the source of each weight by its name.
+    but a different type or value. Returns the source of each weight by the weight's
+    name.
     """
     sources: dict[str, _Source] = {}
     constants: dict[str, Attribute] = {}
@@ -183,13 +184,16 @@ def _named_apart(models: Mapping[str, ImportedModel]) -> dict[str, _Source]:
 
 
 def _are_equal(first: _Source, second: _Source) -> bool:
-    """Whether two weights have the same type and bitwise equal values."""
+    """Whether two weights have the same type, and values with the same bits."""
     a, b = (np.asarray(weights[name]) for weights, name in (first, second))
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 class _WeightsOf(Mapping[str, npt.NDArray[Any]]):
-    """A mapping from names to weights that looks up each weight in its own source."""
+    """
+    A mapping from names to weights that come from several sources. Each weight is
+    looked up in the source from which it comes.
+    """
 
     def __init__(self, sources: Mapping[str, _Source]):
         self._sources = sources

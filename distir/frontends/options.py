@@ -10,7 +10,7 @@ from distir.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleOptions:
-    """Facts about a PyTorch module that its code does not tell."""
+    """Facts about a PyTorch module that cannot be read from its code."""
 
     equal_features: bool = option(
         False,

@@ -1,5 +1,5 @@
 """
-The common parts of all inference programs: their entries, the inputs of the entries,
+The common parts of all inference programs: the two entries, the inputs of the entries,
 and the cache that one entry passes to the other.
 """
 
@@ -103,8 +103,8 @@ def serving_sizes(
     Returns the sizes given by the options `--batch`, `--cache`, `--prompt`,
     `--page-size`, `--pages` and `--pools`, in sequences, tokens and pages. With
     `has_encoder`, a prompt may be longer than the cache, because the cache does not
-    hold prompts. Raises DistIRError if `cache` is None, or if options do not fit
-    together.
+    hold prompts. Raises DistIRError if `cache` is None, or if options contradict each
+    other.
     """
     if cache is None:
         raise DistIRError(
@@ -134,7 +134,8 @@ def _paging(
 ) -> Paging:
     """
     Returns the pages of a cache of `cache` tokens for each of `batch` sequences. Raises
-    DistIRError if sizes do not fit together.
+    DistIRError if the pools cannot share the sequences evenly, or if a pool has fewer
+    pages than sequences or more pages than its sequences can use.
     """
     if pools is None:
         pools = batch if pages is None else 1
@@ -157,11 +158,11 @@ def mark_inputs(
     function: FuncOp, sizes: ServingSizes, start: int | None = None
 ) -> None:
     """
-    Sets attributes on each input of an entry: the value that generation passes to it,
-    and its limit in tokens or the sizes of the pages. The limit is the size of the
-    cache; for the padding of an encoder-decoder it is the length of the prompts.
-    `start` is the first token of the decoder of an encoder-decoder, and None for other
-    models.
+    Sets attributes on each input of an entry: the kind of value that generation passes
+    to the input, and the input's limit in tokens or the sizes of the pages. The limit
+    is the size of the cache; for the padding of an encoder-decoder it is the length of
+    the prompts. `start` is the first token of the decoder of an encoder-decoder, and
+    None for any other model.
     """
     attributes = argument_attributes(function)
     for own, role, name in zip(
@@ -182,7 +183,8 @@ def mark_inputs(
 
 def mark_new_caches(function: FuncOp, names: Sequence[str]) -> None:
     """
-    Marks the results after the logits as new values of the arguments `names`, in order.
+    Marks the results after the logits as the values of the arguments `names` in the
+    next step, in order.
     """
     results = result_attributes(function)
     for result, name in zip(results[1:], names, strict=True):

@@ -10,8 +10,9 @@ from distir.errors import DistIRError
 @dataclass(frozen=True)
 class BatchParts:
     """
-    The parts of a batch with separate statistics. A part holds the samples of one of
-    `devices` data-parallel devices in one of `micro_batches` micro-batches.
+    The parts of a batch with separate statistics. Each part holds the samples of one
+    micro-batch on one data-parallel device; there are `devices` such devices and
+    `micro_batches` micro-batches.
     """
 
     devices: int = 1
@@ -23,7 +24,10 @@ class BatchParts:
         return self.devices * self.micro_batches
 
     def check(self) -> None:
-        """Raises DistIRError unless both numbers are positive."""
+        """
+        Raises DistIRError unless the numbers of devices and of micro-batches are
+        positive.
+        """
         if min(self.devices, self.micro_batches) < 1:
             raise DistIRError(
                 f"batch-statistics: {self.devices} devices and {self.micro_batches} "

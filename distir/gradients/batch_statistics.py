@@ -1,6 +1,6 @@
 """
-Rewrites batch normalisation in training mode as ops that compute the statistics and ops
-that normalise with them.
+Rewrites batch normalisation in training mode as ops that compute the statistics of the
+batch and ops that normalise with these statistics.
 """
 
 from __future__ import annotations
@@ -49,12 +49,18 @@ class Update:
     moved: SSAValue
 
     def applied(self, before: SSAValue, build: GradientBuilder) -> SSAValue:
-        """Returns the statistic after the step, given its value `before`."""
+        """
+        Returns the value of the statistic after the step, given the value `before` the
+        step.
+        """
         kept = build.onnx("Mul", before, build.scalar(self.left, before))
         return build.onnx("Add", kept, self.moved)
 
     def followed_by(self, later: Update, build: GradientBuilder) -> Update:
-        """Returns one update with the same effect as this one followed by `later`."""
+        """
+        Returns one update with the same effect as this update followed by the update
+        `later`.
+        """
         return Update(self.left * later.left, later.applied(self.moved, build))
 
 
@@ -68,8 +74,8 @@ def write_out(op: OnnxOp, parts: BatchParts) -> list[Update]:
     and variance, and a batch normalisation with this mean and variance. With several
     parts, the replacement is `train.ghost_batch_norm`.
 
-    Returns the updates of the running statistics. As in PyTorch, their variance divides
-    by the number of values minus one. Returns an empty list if the program itself uses
+    Returns the updates of the running statistics. As in PyTorch, the running variance
+    divides by the number of values minus one. Returns an empty list if the program uses
     the new running statistics, which are then computed in the program. Raises
     DistIRError if the batch does not divide into the parts, or if a channel has only
     one value.
@@ -102,8 +108,8 @@ def write_out(op: OnnxOp, parts: BatchParts) -> list[Update]:
 
 def _of_batch(op: OnnxOp, count: int, build: GradientBuilder) -> list[Update]:
     """
-    Replaces a batch normalisation by a batch normalisation with the mean and variance
-    of the whole batch. Returns the updates of the running statistics.
+    Replaces a batch normalisation in training mode by a batch normalisation with the
+    mean and variance of the whole batch. Returns the updates of the running statistics.
     """
     x, scale, bias, *running = op.operands
     own = any(result.uses for result in op.results[1:])
@@ -134,9 +140,9 @@ def _of_parts(
     op: OnnxOp, count: int, parts: BatchParts, build: GradientBuilder
 ) -> list[Update]:
     """
-    Replaces a batch normalisation by one with the statistics of each part. Returns the
-    updates of the running statistics on PyTorch's first device, where each micro-batch
-    moves the statistics by the momentum.
+    Replaces a batch normalisation by an op that normalises each part of the batch with
+    the part's own statistics. Returns the updates of the running statistics on
+    PyTorch's first device, where each micro-batch moves the statistics by the momentum.
     """
     x, scale, bias, *running = op.operands
     epsilon, momentum = op.attribute("epsilon"), decimal(op.attribute("momentum"))
@@ -167,8 +173,9 @@ def _of_parts(
 
 class RunningStatistics:
     """
-    Passes updates of running statistics from functions to their callers, as further
-    results, up to the entry function. The entry function applies them to its arguments.
+    Passes the updates of running statistics from functions to their callers, as
+    additional results, up to the entry function. The entry function applies the updates
+    to its arguments.
     """
 
     def __init__(self, module: ModuleOp, parts: BatchParts):
@@ -181,8 +188,8 @@ class RunningStatistics:
 
     def write_out(self, function: FuncOp) -> None:
         """
-        Rewrites the batch normalisations of `function`. Call this first for the
-        functions that it calls.
+        Rewrites the batch normalisations of `function`. The functions that `function`
+        calls must be rewritten before.
         """
         current: dict[SSAValue, Update] = {}
         for op in list(function.body.block.ops):
@@ -218,8 +225,8 @@ class RunningStatistics:
 
     def _of_call(self, call: CallOp) -> list[tuple[SSAValue, Update]]:
         """
-        Adds the further results of the called function to `call`. Returns the operands
-        that these results update, each with its update.
+        Adds to `call` the results that its function now returns for running statistics.
+        Returns the operands that these results update, each with its update.
         """
         name = call.callee.string_value()
         updated = self.updated.get(name)
@@ -258,7 +265,9 @@ class RunningStatistics:
 def _add_results(
     function: FuncOp, results: list[tuple[SSAValue, dict[str, Attribute]]]
 ) -> None:
-    """Adds results to a function, each with its attributes."""
+    """
+    Adds `results` to a function: values, each with the attributes of the new result.
+    """
     returned, attributes = return_op(function), result_attributes(function)
     values = [*returned.operands, *(value for value, _ in results)]
     set_results(function, values, [*attributes, *(own for _, own in results)])

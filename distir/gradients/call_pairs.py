@@ -1,7 +1,7 @@
 """
-Records in a differentiated program, for each backward function, its forward function
-and the forward's values that it takes. Calls of a forward can then be matched with
-calls of its backward.
+Records in a differentiated program, for each backward function, the forward function to
+which it belongs and the values that it takes from the forward function. Calls of the
+forward function can then be matched with calls of the backward function.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class CallPair:
 
 def saved_values(backward: FuncOp) -> list[tuple[str, int]]:
     """
-    Returns the values of the forward that the first arguments of a backward function
-    hold, each as a kind ("argument" or "result") and an index.
+    Returns the arguments and results of the forward function that the first arguments
+    of a backward function hold, each as a kind ("argument" or "result") and an index.
     """
     attr = backward.attributes.get(SAVED)
     if not isinstance(attr, ArrayAttr):
@@ -50,8 +50,8 @@ def describe_backward(
 ) -> None:
     """
     Records on `backward` that it belongs to `forward`, and that its first arguments
-    hold the forward's values `saved`. Each of these is a kind ("argument" or "result")
-    and an index.
+    hold the values `saved` of the forward function, each given as a kind ("argument" or
+    "result") and an index.
     """
     backward.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
     backward.attributes[SAVED] = ArrayAttr(
@@ -79,10 +79,10 @@ def _forward_of(
     call: CallOp, backward: FuncOp, taken: Container[CallOp]
 ) -> CallOp | None:
     """
-    Returns the forward call that `call`, a call of the function `backward`, belongs to:
-    the call whose arguments and results `call` takes. Several calls can match only if
-    they compute the same; each is used once (`taken`). Returns None if `backward` is
-    not a backward function.
+    Returns the forward call to which `call`, a call of the function `backward`,
+    belongs: the call whose arguments and results `call` takes as operands. If several
+    calls match, they compute the same values; each call is returned only once (`taken`
+    has the earlier ones). Returns None if `backward` is not a backward function.
     """
     name = backward.attributes.get(FORWARD)
     saved = list(zip(saved_values(backward), call.operands, strict=False))
@@ -111,8 +111,8 @@ def _forward_of(
 
 def renumber_saved(module: ModuleOp, name: str, kept: Sequence[int]) -> None:
     """
-    Adapts the backwards of the forward function `name` to the removal of its results:
-    only the results with the indices `kept` remain.
+    Adapts the records of the backward functions of `name`, a forward function, after
+    results of `name` were removed. `kept` are the old indices of the remaining results.
     """
     known = functions(module)
     for function in known.values():

@@ -21,7 +21,8 @@ def clipped(
 ) -> list[SSAValue]:
     """
     Returns the gradients times `min(1, max_norm / (norm + 1e-6))`, where `norm` is the
-    norm of all gradients together. Squares are summed in f32 (f64 for f64 gradients).
+    norm of all gradients together. The squares for the norm are summed in f32 (f64 for
+    f64 gradients).
     """
     if not gradients:
         return []

@@ -1,4 +1,7 @@
-"""The types of gradients: the types of their values, or f32 for 16-bit parameters."""
+"""
+The types of gradients: a gradient has the type of its value, or f32 elements if it
+belongs to a 16-bit parameter.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from distir.gradients.rule import GradientBuilder
 @dataclass(frozen=True)
 class GradientTypes:
     """
-    Decides the types of gradients. A gradient has the type of its value. With `wide`,
-    gradients of 16-bit parameters have f32 elements instead, in all functions. Each
-    contribution to such a gradient is cast to f32 where it is computed, and
-    contributions are added and reduced in f32.
+    Decides the types of gradients. A gradient has the type of the value to which it
+    belongs. With `wide`, gradients of 16-bit parameters have f32 elements instead, in
+    all functions. Each contribution to such a gradient is cast to f32 where it is
+    computed, and contributions are added and reduced in f32.
     """
 
     wide: bool = False
@@ -40,8 +43,8 @@ class GradientTypes:
         self, gradient: SSAValue, value: SSAValue, build: GradientBuilder
     ) -> SSAValue:
         """
-        Returns `gradient`, a gradient of `value`, cast to the type of gradients of
-        `value`.
+        Returns `gradient`, a gradient of `value`, cast to the type that gradients of
+        `value` have.
         """
         type_ = self.of(value)
         if gradient.type == type_:

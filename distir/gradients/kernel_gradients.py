@@ -1,10 +1,11 @@
 """
 Gradients of users' kernels.
 
-By default, a backward recomputes the kernel's reference and differentiates it. With
-`autograd`, or with a gradient function of the user, the gradient is a separate kernel.
-The reference of the gradient kernel is the backward of the original reference. As for
-any other kernel, its sharding rule is proved and its work is counted.
+By default, a backward pass recomputes the kernel's reference and differentiates it.
+With `autograd`, or with a gradient function of the user, the gradient is a separate
+kernel. The reference of the gradient kernel is the backward pass of the original
+reference. As for any kernel, the sharding rule of the gradient kernel is proved and its
+work is counted.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Extends the table of gradients, which holds those of the results at first.
 class KernelGradients:
     """
     The gradients of one module's kernels. A gradient kernel is made once for each
-    kernel and list of wanted operands.
+    kernel and list of operands whose gradients are wanted.
     """
 
     def __init__(self, module: ModuleOp, active: Active, backward: Backward):
@@ -62,9 +63,9 @@ class KernelGradients:
         build: GradientBuilder,
     ) -> list[SSAValue | None]:
         """
-        Adds the ops that compute the gradients of the operands of a call at the indices
-        `wanted`. `gradient` is the gradient of the call's result. Returns one gradient
-        per operand, or None for an operand without a gradient.
+        Adds the ops that compute the gradients of a call's operands at the indices
+        `wanted`. `gradient` is the gradient of the call's result. Returns one entry per
+        operand: the operand's gradient, or None if the operand has no gradient.
         """
         kernel = kernel_of(self._module, op)
         if kernel.gradient is None:
@@ -84,8 +85,8 @@ class KernelGradients:
     def kernel(self, kernel: KernelDefOp, wanted: Sequence[int]) -> KernelDefOp:
         """
         Returns the kernel that computes the gradients of the arguments `wanted` of
-        `kernel`, which must define a gradient function. Adds that kernel to the module
-        if it is not there yet.
+        `kernel`, which must define a gradient function. Adds the gradient kernel to the
+        module if the module does not have it yet.
         """
         key = kernel.symbol, tuple(wanted)
         if key not in self._made:
@@ -103,9 +104,10 @@ class KernelGradients:
         self, kernel: KernelDefOp, wanted: Sequence[int]
     ) -> tuple[Block, list[int]]:
         """
-        Returns the backward of a kernel's reference, and the indices of the arguments
-        whose gradients the backward returns. The backward is a block that takes the
-        reference's arguments and the gradient of its result.
+        Returns the backward pass of a kernel's reference, and the indices of the
+        arguments whose gradients the backward pass returns. The backward pass is a
+        block that takes the reference's arguments and the gradient of the reference's
+        result.
         """
         block = kernel.reference.clone().detach_block(0)
         end = block.last_op
@@ -132,8 +134,9 @@ def gradient_kernel(
 ) -> KernelDefOp:
     """
     Returns the kernel that computes the gradients of the arguments `reached` of
-    `kernel`. Its reference is `block`, the backward of the reference of `kernel`, and
-    its rule is derived from the rule of `kernel`.
+    `kernel`. The reference of the new kernel is `block`, the backward pass of the
+    reference of `kernel`. The rule of the new kernel is derived from the rule of
+    `kernel`.
     """
     assert kernel.gradient is not None
     forward = parse_rule(kernel.rule.data)
@@ -164,8 +167,8 @@ def _inlined(
     block: Block, operands: Sequence[SSAValue], build: GradientBuilder
 ) -> list[SSAValue]:
     """
-    Adds the ops of a block with `operands` in the place of its arguments, and returns
-    its results.
+    Adds copies of a block's ops that use `operands` in place of the block's arguments.
+    Returns the values that the block returns.
     """
     values = dict[SSAValue, SSAValue](zip(block.args, operands, strict=True))
     end = block.last_op

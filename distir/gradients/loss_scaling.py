@@ -1,10 +1,10 @@
 """
 Loss scaling, which keeps gradients of 16 bits from vanishing and overflowing.
 
-The backward differentiates the loss times a power of two, and the gradients are then
-divided by this power. If a gradient is not finite, the step changes only the power,
-which is halved. After many finite steps in a row, the power is doubled, as in
-`torch.amp.GradScaler`.
+The backward pass differentiates the loss times a power of two, and the gradients are
+then divided by this power. If a gradient is not finite, the step only halves the power
+and leaves the parameters unchanged. After many finite steps in a row, the power is
+doubled, as in `torch.amp.GradScaler`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ INTERVAL = 2000
 
 class LossScaling:
     """
-    Loss scaling in a training step. It holds the states of the scaling, scales the
-    loss, and unscales the gradients.
+    Loss scaling in a training step. The class adds the states of the scaling to the
+    step, scales the loss, and unscales the gradients.
     """
 
     def __init__(self, step: TrainingStep):
@@ -62,13 +62,16 @@ class LossScaling:
 
     def gradient_of(self, loss: SSAValue) -> SSAValue:
         """
-        Returns the gradient of the loss with which the backward starts: the power of
-        two.
+        Returns the gradient of the loss with which the backward pass starts: the power
+        of two.
         """
         return self._build.cast(self._scale, loss)
 
     def unscaled(self, gradients: Sequence[Gradient]) -> list[Gradient]:
-        """Returns the gradients divided by the power of two, in f32 (f64 for f64)."""
+        """
+        Returns the gradients divided by the power of two, in f32 (f64 gradients in
+        f64).
+        """
         found: list[Gradient] = []
         for parameter, gradient in gradients:
             wide, type_ = gradient, accumulation_type(gradient)
@@ -83,9 +86,9 @@ class LossScaling:
         self, gradients: Sequence[SSAValue], results: Sequence[Result]
     ) -> list[Result]:
         """
-        Returns the results of the step. If a gradient is not finite, the results that
-        update arguments keep the arguments' old values. The states of the scaling are
-        added as results.
+        Returns the results of the step: `results`, and the new states of the scaling.
+        If a gradient is not finite, each result that updates an argument has the
+        argument's old value.
         """
         build = self._build
         total = sum_of_squares(gradients, build)

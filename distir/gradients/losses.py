@@ -23,8 +23,8 @@ from distir.program.functions import erase_unreachable
 
 def prediction_of(step: TrainingStep, output: int) -> SSAValue:
     """
-    Returns the result at index `output`, from which the loss is computed. Raises
-    DistIRError if the program has no such result.
+    Returns the program's result at index `output`, from which the loss is computed.
+    Raises DistIRError if the program has no such result.
     """
     returned = return_op(step.function)
     if not 0 <= output < len(returned.operands):
@@ -39,9 +39,10 @@ def leave_loss(
     module: ModuleOp, kind: str, output: int, ignore_index: int | None = None
 ) -> None:
     """
-    Makes a loss the only result of a forward program, computed from result `output` and
-    labels, which become a new argument. With the kind "none", that result itself is the
-    loss. Raises DistIRError if the loss does not fit the result.
+    Makes a loss the only result of a forward program. The loss is computed from result
+    `output` and labels, which become a new argument. With the kind "none", result
+    `output` itself is the loss. Raises DistIRError if result `output` does not suit the
+    kind of loss.
     """
     step = TrainingStep(module)
     prediction = prediction_of(step, output)
@@ -55,9 +56,9 @@ def add_gradients_of_results(
     step: TrainingStep, active: Container[SSAValue]
 ) -> dict[SSAValue, SSAValue]:
     """
-    Adds an argument for the gradient of each result that is in `active`: the values
-    that depend differentiably on the trained values. Returns the gradients by their
-    values. Raises DistIRError if there is no such result.
+    Adds an argument for the gradient of each result of the program that is in `active`,
+    the values that depend differentiably on the trained values. Maps each of these
+    results to its gradient. Raises DistIRError if no result is in `active`.
     """
     returned = [(value, NAME.of(own)) for value, own in step.outputs()]
     roles = argument_roles(step.function)
@@ -89,7 +90,7 @@ def add_gradients_of_results(
 
 def described(output: int, value: SSAValue) -> str:
     """
-    Returns the text that names the result `output` in messages, with the op that
+    Returns the words for result `output` in messages: its index and the op that
     computes it.
     """
     text = f"result {output}"
@@ -110,7 +111,7 @@ def add_loss(
     returns the loss. With the kind "none", returns the prediction. In a cross-entropy,
     the mean leaves out labels that equal `ignore_index`. Losses of 16-bit floats are
     computed in 32 bits. Raises DistIRError if `ignore_index` or the prediction does not
-    fit the kind of loss.
+    suit the kind of loss.
     """
     if ignore_index is not None and kind != "cross_entropy":
         raise DistIRError(

@@ -1,6 +1,6 @@
 """
 The options of training steps, for the pass `differentiate` and several commands. The
-module imports little, so that commands list their options quickly.
+module imports little, so that commands can list their options quickly.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ IGNORED_LABEL = -100
 @dataclass(frozen=True, kw_only=True)
 class OptimizerOptions:
     """
-    The optimizer and its settings, with PyTorch's meanings. With the optimizer "none",
-    the step returns the gradients. With `master_weights`, f16 and bf16 parameters have
-    an f32 copy that the optimizer updates. Otherwise the optimizer updates the
-    parameters themselves, and its states have their type.
+    The optimizer and its settings, with the same meanings as in PyTorch. With the
+    optimizer "none", the step returns the gradients. With `master_weights`, each f16 or
+    bf16 parameter has an f32 copy that the optimizer updates. Otherwise the optimizer
+    updates the parameters themselves, and its states have the type of the parameters.
     """
 
     optimizer: str = option(

@@ -1,6 +1,6 @@
 """
-The update of one parameter while an optimizer adds it to a training step: its inputs,
-and its states, which persist from step to step.
+The update of one parameter while an optimizer adds it to a training step: the inputs of
+the update, and the optimizer's states, which persist from step to step.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ ones would save little, and cost a conversion each.
 
 def updated(value: SSAValue, name: str) -> Result:
     """
-    Returns `value` as a result of the step that replaces the argument called `name` in
-    the next step.
+    Returns `value` as a result of the step. The result becomes the argument called
+    `name` in the next step.
     """
     return value, {NAME: NAME.attr(name), UPDATES: UPDATES.attr(name)}
 
@@ -67,10 +67,10 @@ class ParameterUpdate:
     The update of the parameter `name`, added to `step`.
 
     - `parameter`: the value to update: the parameter, or its f32 master copy;
-    - `gradient`: its gradient, which may be narrower;
+    - `gradient`: the parameter's gradient, which may have fewer bits;
     - `counter`: the number of steps done so far, an i64 scalar;
     - `defaults`: the optimizer's settings for options that the user did not set;
-    - `states`: the results of the step that replace states.
+    - `states`: the results of the step that become states of the next step.
     """
 
     step: TrainingStep
@@ -121,10 +121,10 @@ class ParameterUpdate:
     ) -> SSAValue:
         """
         Adds the state `<name>.<kind>` and returns its value, in the type in which the
-        parameter is updated. The option `state_dtype` determines the type in which it
-        is stored. `signed` tells whether it may be negative. `sizes` is its shape, if
-        that differs from the parameter's shape. Such a state is small, and is stored in
-        32 bits or more.
+        parameter is updated. The option `state_dtype` determines the type in which the
+        state is stored. `signed` tells whether the state may be negative. `sizes` is
+        the shape of the state, if it differs from the parameter's shape. A state of
+        another shape is small, and is stored in 32 bits or more.
         """
         if sizes is not None:
             wide = f32 if self._is_narrow else element_type(self.parameter)
@@ -172,7 +172,7 @@ class ParameterUpdate:
     def check_one_tensor(self) -> None:
         """
         Raises DistIRError if the parameter holds several tensors of the source model,
-        because each of them has its own norm.
+        because the optimizer needs a separate norm for each of these tensors.
         """
         if self.name in self.step.repacked:
             raise DistIRError(
@@ -216,7 +216,7 @@ class ParameterUpdate:
 
 def with_master(update: ParameterUpdate) -> None:
     """
-    Makes `update` work on an f32 copy of its 16-bit parameter, which is a state.
+    Makes `update` work on an f32 copy of its 16-bit parameter. The copy is a state.
     """
     own: dict[str, Attribute] = {
         OF: OF.attr(update.name),

@@ -2,12 +2,12 @@
 Reverse-mode differentiation of functions.
 
 A called function `@f` becomes a pair of functions. `@f_forward` returns the results of
-`@f` and then the residuals that the backward needs. `@f_backward` takes the residuals
-and the gradients of the results, and returns the gradients of the arguments. A layer
-that is called many times stays one function. The backward also takes the arguments of
-`@f` that it needs, and repeats constants. It records the values that it takes
-(`call_pairs`), so that `activation-checkpoint` can later turn residuals into
-recomputation.
+`@f` and then the residuals, which are the values that the backward function needs.
+`@f_backward` takes the residuals and the gradients of the results, and returns the
+gradients of the arguments. A layer that is called many times stays one function. The
+backward function also takes the arguments of `@f` that it needs, and repeats constants.
+It records the values that it takes (`call_pairs`), so that `activation-checkpoint` can
+later recompute residuals instead of keeping them.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ from distir.sharding.rule import rule_for
 @dataclass
 class Saved:
     """
-    The values of a forward body that its backward uses: its arguments, each with its
-    index, then other values in program order.
+    The values of a forward body that its backward body uses: first arguments of the
+    forward body, each with its index, then other values in program order.
     """
 
     arguments: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
@@ -102,8 +102,8 @@ def _first_uses(
 ) -> dict[SSAValue, Operation]:
     """
     Returns the values of the forward `block` that its backward `body` needs, each with
-    the op of `body` before which the value must be available. The backward needs values
-    directly, or to recompute the results of `prepared` ops.
+    the op of `body` before which the value must be available. The backward body uses a
+    value directly, or needs it to recompute the results of `prepared` ops.
     """
     place = {op: i for i, op in enumerate(body.ops)}
     found: dict[SSAValue, Operation] = {}
@@ -124,10 +124,10 @@ def _first_uses(
 
 def split_residuals(forward: FuncOp, body: Block) -> Saved:
     """
-    Makes a backward `body` independent of the values of its forward, and returns the
-    values that it takes. Constants and prepared parameters are recomputed, each right
-    before its first use. All other values become arguments of the backward, before the
-    gradients.
+    Makes a backward `body` independent of the values of its forward function, and
+    returns the values that `body` takes as arguments. Constants, and values computed
+    from parameters alone, are recomputed, each right before its first use. All other
+    values become arguments of the backward body, in front of the gradients.
     """
     block = forward.body.block
     saved = Saved()
@@ -170,9 +170,9 @@ def _block_of(value: SSAValue) -> Block | None:
 
 def recomputed(op: Operation, known: Mapping[SSAValue, SSAValue]) -> Operation:
     """
-    Returns a copy of an op of a forward, for its backward. `known` maps values of the
-    forward to values of the backward. The copy has the attribute `dist.recomputed` if
-    it is a call or has floating-point operations.
+    Returns a copy of an op of a forward pass, for use in the backward pass. `known`
+    maps values of the forward pass to values of the backward pass. The copy has the
+    attribute `dist.recomputed` if it is a call or has floating-point operations.
     """
     copy = op.clone({v: known[v] for v in op.operands if v in known})
     if isinstance(op, CallOp) or rule_for(op).flops:
@@ -182,10 +182,10 @@ def recomputed(op: Operation, known: Mapping[SSAValue, SSAValue]) -> Operation:
 
 def recompute_marked(ops: Sequence[Operation], body: Block) -> None:
     """
-    Makes a backward `body` recompute the results of forward ops with the attribute
-    `dist.recompute`, and removes the attribute. `ops` are the forward's ops, whose
-    values `body` still uses. The backward then needs the operands of the recomputed
-    ops.
+    Makes a backward `body` recompute the results of forward ops that have the attribute
+    `dist.recompute`, and removes the attribute. `ops` are the ops of the forward pass,
+    whose values `body` still uses. After the change, `body` uses the operands of the
+    recomputed ops.
     """
     marked = {
         op for op in ops if RECOMPUTE in op.attributes and not isinstance(op, CallOp)
@@ -221,13 +221,14 @@ depends on, such as a running statistic.
 @dataclass
 class Pair:
     """
-    The forward and the backward of a function.
+    The forward and the backward function of a function.
 
-    - `saved`: the first arguments of the backward: arguments and results of the
-      forward, by index; the residuals are the forward's last results;
-    - `results`: the forward's results whose gradients the backward takes next, by
-      index;
-    - `arguments`: the arguments whose gradients the backward returns, by index.
+    - `saved`: the first arguments of the backward function: arguments and results of the
+      forward function, by index; the residuals are the last results of the forward
+      function;
+    - `results`: the forward function's results whose gradients are the next arguments of
+      the backward function, by index;
+    - `arguments`: the arguments whose gradients the backward function returns, by index.
     """
 
     forward: FuncOp
@@ -243,8 +244,8 @@ Key = tuple[str, tuple[int, ...]]
 
 class ReverseMode:
     """
-    Differentiates the functions of one module. It makes each pair of forward and
-    backward once.
+    Differentiates the functions of one module. Each pair of a forward and a backward
+    function is made once.
     """
 
     def __init__(self, module: ModuleOp, types: GradientTypes):
@@ -256,9 +257,9 @@ class ReverseMode:
 
     def pair(self, name: str, arguments: Sequence[int]) -> Pair:
         """
-        Returns the forward and backward of the function `name`, with gradients of the
-        arguments at the indices `arguments`. Raises DistIRError if there is no such
-        function.
+        Returns the forward and the backward function of the function `name`. The
+        backward function returns the gradients of the arguments at the indices
+        `arguments`. Raises DistIRError if there is no function `name`.
         """
         key = (name, tuple(arguments))
         if key not in self.pairs:
@@ -300,9 +301,10 @@ class ReverseMode:
         self, block: Block, active: dict[SSAValue, None]
     ) -> dict[CallOp, Pair]:
         """
-        Makes a body keep the values that gradients need: replaces active ops by their
-        training forms, and active calls by calls of the forwards of their pairs.
-        Extends `active`, and returns the pair of each call.
+        Makes a body keep the values that gradients need: replaces each active op by its
+        training form, if it has one, and each active call by a call of the forward
+        function of its pair. Adds the results of the new ops to `active`, and returns
+        the pair of each new call.
         """
         take_training_forms(block, active)
         pairs: dict[CallOp, Pair] = {}
@@ -329,10 +331,10 @@ class ReverseMode:
         insert: Callable[[Operation], None],
     ) -> None:
         """
-        Builds the backward of the forward `ops`, from the last op to the first.
+        Builds the backward pass of the forward `ops`, from the last op to the first.
         `gradients` holds the gradients of the results; the gradients of all active
-        values are added to it. `pairs` holds the pair of each call. Raises DistIRError
-        if an op has no gradient.
+        values are added to `gradients`. `pairs` holds the pair of functions of each
+        call. Raises DistIRError if an op has no gradient.
         """
         for op in reversed(ops):
             if not any(r in gradients for r in op.results):
@@ -478,5 +480,8 @@ class ReverseMode:
 
 
 def _statistics(function: FuncOp) -> set[int]:
-    """Returns the indices of a function's results that pass no gradient back."""
+    """
+    Returns the indices of the results of a function through which no gradient flows
+    back, because they are statistics.
+    """
     return {i for i, own in enumerate(result_attributes(function)) if STATISTIC in own}

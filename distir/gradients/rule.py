@@ -3,7 +3,7 @@ The registry of gradient rules.
 
 A rule receives a forward op and the gradients of its results, and builds ops that
 compute the gradients of the op's operands. A rule may use the forward op's operands and
-results. A layer's forward must then keep these values as residuals.
+results. The forward function of a layer must then keep these values as residuals.
 
 ```python
 @onnx_gradient("Mul")
@@ -60,7 +60,7 @@ FLOATS = (Float16Type, BFloat16Type, Float32Type, Float64Type)
 
 
 def is_differentiable(value: SSAValue) -> bool:
-    """Whether gradients can flow to `value`: only to tensors of floats."""
+    """Whether `value` can have a gradient: only tensors of floats can."""
     return isinstance(value.type, TensorType) and isinstance(
         value.type.element_type, FLOATS
     )
@@ -85,8 +85,8 @@ def _named(value: SSAValue) -> str:
 
 class GradientBuilder:
     """
-    Builds the ops of a backward, and appends them in order. Ops without a scope get the
-    forward op's scope, and all ops get its location.
+    Builds the ops of a backward pass, and appends them in order. All ops get the
+    location of the forward op, and ops without a scope also get its scope.
     """
 
     def __init__(
@@ -181,8 +181,9 @@ class GradientBuilder:
 
     def cast(self, value: SSAValue, like: SSAValue) -> SSAValue:
         """
-        Returns `value` cast to the element type of `like`. Unlike a CastLike, the Cast
-        does not have `like` as an operand, so the backward need not keep `like`.
+        Returns `value` cast to the element type of `like`. The op is a Cast and not a
+        CastLike, so that `like` is not an operand and need not be kept for the backward
+        pass.
         """
         assert isinstance(value.type, TensorType) and isinstance(like.type, TensorType)
         if value.type.element_type == like.type.element_type:
@@ -231,8 +232,9 @@ op.
 
 def take_training_forms(block: Block, active: dict[SSAValue, None]) -> None:
     """
-    Replaces each operator of `block` that gradients flow through by its training form,
-    if it has one. `active` holds the values that gradients flow to, and is updated.
+    Replaces each operator of `block` through which gradients flow by its training form,
+    if it has one. `active` holds the values that have gradients; the results of new ops
+    are added to it.
     """
     for op in list(block.ops):
         if not isinstance(op, OnnxOp) or not any(r in active for r in op.results):
@@ -257,9 +259,10 @@ SingleRule = Callable[[OnnxOp, SSAValue, GradientBuilder], Gradients]
 
 def onnx_gradient(*names: str) -> Callable[[SingleRule], SingleRule]:
     """
-    Returns a decorator that registers the gradient rule of ONNX operators `names`
-    (without `onnx.`) whose first result alone has a gradient. The rule takes the
-    gradient of the first result, and may leave out Nones at the end of its list.
+    Returns a decorator that registers a gradient rule for the ONNX operators `names`
+    (without `onnx.`). Only the first result of these operators may have a gradient. The
+    rule takes this gradient, and may leave out the entries at the end of its list that
+    are None.
     """
 
     def register(function: SingleRule) -> SingleRule:
@@ -283,8 +286,9 @@ def gradients_of(
     op: Operation, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    Returns the gradients of an op's operands. Raises DistIRError if the op has no rule,
-    or if the rule returns a gradient of a wrong type.
+    Returns one entry per operand of `op`: the operand's gradient, or None. Raises
+    DistIRError if the op has no rule, or if the rule returns a gradient of a wrong
+    type.
     """
     rule = gradient_rule.of(op)
     if rule is None:

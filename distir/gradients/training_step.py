@@ -1,6 +1,6 @@
 """
-The entry function while `differentiate` turns it from a forward program into a training
-step.
+The entry function of a program, while `differentiate` turns the forward program into a
+training step.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ class TrainingStep:
         position: int | None = None,
     ) -> SSAValue:
         """
-        Adds an argument with the given role, name and further attributes, by default as
-        the last argument, and returns it. Raises DistIRError if the name is taken.
-        `finish` later updates the function's type and argument attributes, because an
-        update per argument would be slow. With a `position`, both are updated at once.
+        Adds an argument with the given role, name and further attributes, and returns
+        it. By default it becomes the last argument, and `finish` later updates the
+        function's type and argument attributes, because an update per argument would be
+        slow. With a `position`, type and attributes are updated at once. Raises
+        DistIRError if an argument already has the name.
         """
         if name in self._taken:
             raise DistIRError(
@@ -83,8 +84,8 @@ class TrainingStep:
         self, result: tuple[SSAValue, Mapping[str, Attribute]]
     ) -> SSAValue | None:
         """
-        Returns the argument that `result` replaces in the next step, or None if it
-        replaces no argument.
+        Returns the argument that `result` replaces in the next step, or None if the
+        result replaces no argument.
         """
         name = UPDATES.of(result[1])
         return None if name is None else self.block.args[self.names.index(name)]
@@ -101,7 +102,8 @@ class TrainingStep:
 
     def add_counter(self) -> SSAValue:
         """
-        Adds an argument that counts the steps done so far. The caller must update it.
+        Adds an argument that counts the steps done so far, and returns it. The caller
+        must add the result that replaces the counter in the next step.
         """
         return self.argument(TensorType(i64, []), "state", STEP, {COUNTER: UnitAttr()})
 
@@ -113,7 +115,7 @@ class TrainingStep:
     def kept(self) -> list[tuple[SSAValue, dict[str, Attribute]]]:
         """
         Returns the results of the forward program that update arguments, such as
-        running statistics, with their attributes.
+        running statistics. Each result comes with its attributes.
         """
         self.describe_arguments()
         values, attributes = (
@@ -124,8 +126,8 @@ class TrainingStep:
 
     def outputs(self) -> list[tuple[SSAValue, dict[str, Attribute]]]:
         """
-        Returns the results of the forward program that update no argument, with their
-        attributes and names.
+        Returns the results of the forward program that update no argument. Each result
+        comes with its attributes, which include a name.
         """
         values, updates = (
             return_op(self.function).operands,
@@ -143,13 +145,13 @@ class TrainingStep:
 
     def finish(self, results: list[tuple[SSAValue, dict[str, Attribute]]]) -> None:
         """
-        Replaces the function's results by `results`, with their attributes, and updates
-        the description of its arguments.
+        Replaces the function's results by `results`, each with its attributes, and
+        updates the function's type and the attributes of its arguments.
         """
         self.describe_arguments()
         values = [value for value, _ in results]
         set_results(self.function, values, [attributes for _, attributes in results])
 
     def insert(self, op: Operation) -> None:
-        """Inserts an op right before the return."""
+        """Inserts an op right before the function's return."""
         self.block.insert_op_before(op, return_op(self.function))

@@ -35,9 +35,9 @@ def add_updates(
     options: OptimizerOptions,
 ) -> list[Result]:
     """
-    Adds the update of each parameter to the step, and returns the results to add to the
-    step. With the optimizer "none", returns the gradients as results. Raises
-    DistIRError if the optimizer cannot update a parameter.
+    Adds the update of each parameter to the step, and returns the new parameters and
+    states as results of the step. With the optimizer "none", returns the gradients as
+    results. Raises DistIRError if the optimizer cannot update a parameter.
     """
     names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
     if options.optimizer == "none":

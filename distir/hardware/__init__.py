@@ -1,10 +1,10 @@
 """
 Descriptions of clusters. The `.mlir` files of this folder describe the built-in
-clusters; a cluster has the name of its file.
+clusters; each cluster has the name of its file.
 
-A file describes one node or a whole cluster, in the `device` dialect. If its two
-outermost levels of links span the same devices, the outermost one is the network
-between nodes. Such a cluster can grow by whole nodes.
+A file describes one node or a whole cluster, in the `device` dialect. If the two
+outermost levels of links in a file span the same devices, the outermost level is the
+network between nodes. Such a cluster can grow by whole nodes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def cluster_names() -> list[str]:
 def load_cluster(name_or_path: str | Path, devices: int | None = None) -> ClusterOp:
     """
     Returns the built-in cluster `name_or_path`, or the cluster in the `.mlir` file at
-    that path, as an op without a parent. If `devices` is given and the file has fewer
-    devices, the cluster grows to `devices`; otherwise it stays as it is. Raises
-    DistIRError if the file is missing or invalid, or if the cluster cannot grow to
-    `devices`.
+    that path, as an op without a parent. If `devices` is given and the cluster has
+    fewer devices, the cluster grows to `devices`; otherwise the cluster is returned as
+    the file describes it. Raises DistIRError if the file is missing or invalid, or if
+    the cluster cannot grow to `devices`.
     """
     cluster = _read(
         built_in_or_file(str(name_or_path), "cluster", FOLDER, cluster_names(), ".mlir")
@@ -54,10 +54,11 @@ def built_in_or_file(
     name: str, what: str, folder: Path, names: Sequence[str], suffix: str
 ) -> Path:
     """
-    Returns the path of a built-in or a user's file. If `name` is one of the built-in
-    `names`, this is the file `name` in `folder`, with the suffix `suffix`. Otherwise it
-    is the file at the path `name`. Raises DistIRError if there is no such file; in the
-    message, the word `what` describes the contents of the file.
+    Returns the path of a file that is built into DistIR or belongs to the user. If
+    `name` is one of the built-in `names`, this is the file `name` in `folder`, with the
+    suffix `suffix`. Otherwise it is the file at the path `name`. Raises DistIRError if
+    there is no such file; `what` is the word for the contents of the file in the
+    error's message.
     """
     if name in names:
         return folder / f"{name}{suffix}"
@@ -126,10 +127,10 @@ def _only_cluster(module: ModuleOp, path: Path) -> ClusterOp:
 
 def grow(cluster: ClusterOp, devices: int) -> ClusterOp:
     """
-    Returns a copy of `cluster` with `devices` devices, made of whole nodes. The kinds
-    of devices repeat from node to node, and the outermost link spans all devices.
-    Raises DistIRError if `cluster` has no network between nodes, or if `devices` is not
-    a multiple of a node's size.
+    Returns a copy of `cluster` with `devices` devices, made by repeating whole nodes.
+    The kinds of devices repeat from node to node, and the outermost link spans all
+    devices. Raises DistIRError if `cluster` has no network between nodes, or if
+    `devices` is not a multiple of the number of devices of a node.
     """
     size, links = cluster.size, cluster.links
     name = cluster.sym_name.data

@@ -53,10 +53,10 @@ class ClusterDescription:
 
     def build(self) -> ClusterOp:
         """
-        Returns the cluster. Raises DistIRError if `name` is not an identifier, if there
-        is no such `kind`, if there are too many devices, if several nodes have no
-        network, or if the adapters of a node cannot be divided evenly among its
-        devices.
+        Returns the cluster as an op. Raises DistIRError if `name` is not an identifier,
+        if `kind` is not a known kind of device, if there are too many devices, if there
+        are several nodes and `nic` is None, or if the adapters of a node cannot be
+        divided evenly among its devices.
         """
         if not self.name.isidentifier():
             raise DistIRError(
@@ -80,8 +80,8 @@ class ClusterDescription:
 
     def _links(self, originals: Sequence[LinkOp], size: int) -> list[LinkOp]:
         """
-        Returns the levels of links of the cluster, innermost first. `originals` are the
-        links of the built-in cluster with the same kind of device.
+        Returns the links of the cluster, one op per level, innermost first. `originals`
+        are the links of the built-in cluster with the same kind of device.
         """
         node, original = self.devices_per_node, originals[0]
         rate = original.bandwidth.value.data if self.link is None else self.link
@@ -117,8 +117,9 @@ class ClusterDescription:
 
 def device_kinds() -> dict[str, ClusterOp]:
     """
-    Returns the kinds of devices of the built-in clusters, in alphabetical order. Maps
-    the name of each kind to the alphabetically first cluster that has it.
+    Returns the kinds of devices of the built-in clusters, in alphabetical order: a map
+    from the name of each kind to the alphabetically first cluster that has devices of
+    this kind.
     """
     found: dict[str, ClusterOp] = {}
     for name in cluster_names():

@@ -11,7 +11,7 @@ from distir.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
-    """The options for the cluster that a program is distributed over."""
+    """The options that choose the cluster over which a program is distributed."""
 
     cluster: str = option(
         "",

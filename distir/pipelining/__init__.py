@@ -1,9 +1,10 @@
 """
-Pipeline schedules as plain data, for the pipeline pass and for users. They do not
+Pipeline schedules as plain data, for the pipeline pass and for users. Schedules do not
 depend on programs, meshes or xDSL.
 
-A schedule is a list of actions per rank: `1F0` is stage 1's forward of micro-batch 0,
-`B` a backward, `I` and `W` its parts for the input and for the weights.
+A schedule is a list of actions per rank: `1F0` is the forward pass of stage 1 on
+micro-batch 0, `B` a backward pass, and `I` and `W` are the parts of a backward pass for
+the input and for the weights.
 
 - `build_schedule` makes the known schedules: GPipe, 1F1B, interleaved 1F1B, ZB-H1,
   interleaved zero bubble, ZBV, DualPipeV, and forward-only;
@@ -12,7 +13,7 @@ A schedule is a list of actions per rank: `1F0` is stage 1's forward of micro-ba
 - `global_order` merges the ranks' lists into one order;
 - `simulate_schedule` computes the time that a schedule takes and its idle time;
 - `in_flight_per_stage` computes, for each stage, the number of micro-batches whose
-  activations it stores.
+  activations the stage stores.
 """
 
 from distir.pipelining.actions import Action, Phase, PipelineSchedule

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 class Phase(Enum):
     """
-    The kind of work that a stage does on a micro-batch. A backward is either whole
-    (`B`) or split into two parts. `I` computes the gradient of the stage's input, for
-    which the previous stage waits. `W` computes the gradients of the stage's weights
+    The kind of work that a stage does on a micro-batch. A backward pass is either one
+    action (`B`) or two. Of the two, `I` computes the gradient of the stage's input, for
+    which the previous stage waits; `W` computes the gradients of the stage's weights
     and can run later.
     """
 
@@ -28,16 +28,16 @@ class Phase(Enum):
     @property
     def ends_backward(self) -> bool:
         """
-        Whether the backward no longer needs the stage's stored activations after this
-        phase.
+        Whether the backward pass of the micro-batch is complete after this phase, so
+        that the stage's stored activations are no longer needed.
         """
         return self in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 
 
 class Action(NamedTuple):
     """
-    One phase of one stage on one micro-batch. `0F1` is stage 0's forward of micro-batch
-    1.
+    One phase of one stage on one micro-batch. `0F1` is the forward pass of stage 0 on
+    micro-batch 1.
     """
 
     stage: int
@@ -54,7 +54,8 @@ class PipelineSchedule:
     The actions of each rank, in order. A rank starts its next action as soon as the
     action's inputs have arrived, so idle time follows from the order and is not stored.
     Stages and micro-batches count from 0 up to the largest numbers in the actions. Any
-    lists are accepted; `check_schedule` tells whether they form a valid schedule.
+    lists of actions are accepted; `check_schedule` tells whether they form a valid
+    schedule.
     """
 
     actions: tuple[tuple[Action, ...], ...]
@@ -81,13 +82,14 @@ class PipelineSchedule:
 
     @cached_property
     def forward_only(self) -> bool:
-        """Whether no stage has a backward, as in inference."""
+        """Whether no stage has a backward pass, as in inference."""
         return all(a.phase is Phase.FORWARD for row in self.actions for a in row)
 
     @cached_property
     def stage_phases(self) -> tuple[tuple[int, Phase], ...]:
         """
-        The pairs of a stage and a phase that the schedule has, in the order of stages.
+        The pairs of a stage and a phase that occur in the schedule, in the order of
+        stages.
         """
         found = {(a.stage, a.phase) for row in self.actions for a in row}
         return tuple(sorted(found, key=lambda each: (each[0], each[1].value)))

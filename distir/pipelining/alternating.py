@@ -1,10 +1,10 @@
 """
-The schedules that alternate forwards and backwards: GPipe, 1F1B, interleaved 1F1B,
-their zero-bubble forms, and the forward-only schedule.
+The schedules that alternate forward and backward passes: GPipe, 1F1B, interleaved 1F1B,
+the zero-bubble forms of 1F1B, and the forward-only schedule.
 
 With P ranks and v chunks (stages per rank), stage s is on rank s mod P. The schedules
-differ in the number of forwards that come first and in the time of the weight
-gradients.
+differ in the number of forward passes before the first backward pass, and in the time
+at which weight gradients are computed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Work = tuple[int, int]
 
 def forward_only(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
-    Returns the schedule of inference. Forwards run in the order of interleaved 1F1B.
-    Each of the P ranks has P - 1 idle steps.
+    Returns the schedule of inference. Forward passes run in the order of interleaved
+    1F1B. Each of the P ranks has P - 1 idle steps.
     """
     return PipelineSchedule.of(
         [
@@ -35,9 +35,9 @@ def forward_only(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedul
 
 def gpipe(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
-    Returns the GPipe schedule (Huang et al. 2019): all forwards, then all backwards.
-    With P ranks and K micro-batches, idle time over work is (P - 1) / K. Each stage
-    keeps the activations of all K micro-batches.
+    Returns the GPipe schedule (Huang et al. 2019): all forward passes, then all
+    backward passes. With P ranks and K micro-batches, idle time over work is (P - 1) /
+    K. Each stage keeps the activations of all K micro-batches.
     """
     return _schedule(ranks, micro_batches, chunks, [micro_batches * chunks] * ranks)
 
@@ -46,9 +46,9 @@ def one_forward_one_backward(
     ranks: int, micro_batches: int, chunks: int
 ) -> PipelineSchedule:
     """
-    Returns the 1F1B schedule (Narayanan et al. 2021, section 2.2.1): each backward runs
-    as early as possible. With P ranks and K micro-batches, idle time over work is (P -
-    1) / K as in GPipe, but stage s keeps the activations of at most P - s
+    Returns the 1F1B schedule (Narayanan et al. 2021, section 2.2.1): each backward pass
+    runs as early as possible. With P ranks and K micro-batches, idle time over work is
+    (P - 1) / K as in GPipe, but stage s keeps the activations of at most P - s
     micro-batches.
     """
     warm_up = [ranks - 1 - rank for rank in range(ranks)]
@@ -65,8 +65,8 @@ def interleaved_one_forward_one_backward(
     With P ranks and K >= P micro-batches, idle time over work is (P - 1) / (v K),
     whether or not K is a multiple of P. Memory is counted in activations of one stage
     for one micro-batch. If K is a multiple of P and at least 2 P, rank r stores 2 (P -
-    1 - r) + (v - 1) P + 1 of them. For other K it stores more, because rounds are
-    longer (`round_sizes`).
+    1 - r) + (v - 1) P + 1 activations. For any other K the rank stores more, because
+    rounds are longer (`round_sizes`).
     """
     first_round = (chunks - 1) * round_sizes(ranks, micro_batches)[0]
     warm_up = [first_round + 2 * (ranks - 1 - rank) for rank in range(ranks)]
@@ -76,12 +76,12 @@ def interleaved_one_forward_one_backward(
 def zero_bubble(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
     Returns the ZB-H1 schedule (Qi et al. 2024, section 3.1), or its interleaved form
-    for several stages per rank. Weight gradients come later on higher ranks, where they
-    fill idle time.
+    for several stages per rank. Weight gradients are computed later on higher ranks,
+    where they fill idle time.
 
     With P ranks, K micro-batches, one stage per rank, and F, I and W of equal length,
-    idle time over work is (P - 1) / (3 K), a third of 1F1B's. Each rank stores the
-    activations of at most P micro-batches, as the first rank of 1F1B does.
+    idle time over work is (P - 1) / (3 K), a third of the value for 1F1B. Each rank
+    stores the activations of at most P micro-batches, as the first rank of 1F1B does.
     """
     first_round = (chunks - 1) * round_sizes(ranks, micro_batches)[0]
     warm_up = [first_round + ranks - 1 - rank for rank in range(ranks)]
@@ -90,12 +90,11 @@ def zero_bubble(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule
 
 def round_sizes(ranks: int, micro_batches: int) -> list[int]:
     """
-    Returns the number of micro-batches in each round. In a round, this many
-    micro-batches pass the first stage of a rank before the rank's second stage takes
-    the first of them. Rounds are as equal as possible. With at least as many
-    micro-batches as ranks, each round has at least one per rank, so that the round's
-    first micro-batch has passed all ranks when the first rank is ready for its second
-    stage.
+    Returns the number of micro-batches in each round. All micro-batches of a round pass
+    the first stage of a rank before one of them enters the rank's second stage. Rounds
+    are as equal as possible. With at least as many micro-batches as ranks, each round
+    has at least one micro-batch per rank, so that the round's first micro-batch has
+    passed all ranks when the first rank is ready for its second stage.
     """
     rounds = max(1, micro_batches // ranks)
     size, larger = divmod(micro_batches, rounds)
@@ -104,8 +103,8 @@ def round_sizes(ranks: int, micro_batches: int) -> list[int]:
 
 def _forwards(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[Work]:
     """
-    Returns the forwards of a rank, round by round. Each round goes through all stages
-    of the rank.
+    Returns the forward passes of a rank, round by round. Each round goes through all
+    stages of the rank.
     """
     stages = range(rank, chunks * ranks, ranks)
     return _rounds(stages, round_sizes(ranks, micro_batches))
@@ -113,8 +112,8 @@ def _forwards(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[Wo
 
 def _backwards(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[Work]:
     """
-    Returns the backwards of a rank, round by round. Each round goes through all stages
-    of the rank, the last stage first.
+    Returns the backward passes of a rank, round by round. Each round goes through all
+    stages of the rank, beginning with the last stage.
     """
     stages = range(rank, chunks * ranks, ranks)
     return _rounds(stages[::-1], round_sizes(ranks, micro_batches))
@@ -137,9 +136,10 @@ def _schedule(
     weight_lag: Sequence[int] | None = None,
 ) -> PipelineSchedule:
     """
-    Returns the schedule in which each rank runs `warm_up[rank]` forwards, then forwards
-    and backwards in turn, then the remaining backwards. With `weight_lag`, backwards
-    are split, and the weight gradients follow `weight_lag[rank]` backwards later.
+    Returns the schedule in which each rank runs `warm_up[rank]` forward passes, then
+    forward and backward passes in turn, then the remaining backward passes. With
+    `weight_lag`, backward passes are split, and the weight gradients of a micro-batch
+    are computed `weight_lag[rank]` backward passes later.
     """
     return PipelineSchedule.of(
         [
@@ -158,9 +158,10 @@ def _alternate(
     forwards: list[Work], backwards: list[Work], warm_up: int, weight_lag: int | None
 ) -> list[Action]:
     """
-    Returns the actions of one rank: `warm_up` forwards, then forwards and backwards in
-    turn, then the remaining backwards. If `weight_lag` is given, backwards are split,
-    and weight gradients follow that many backwards later.
+    Returns the actions of one rank: `warm_up` forward passes, then forward and backward
+    passes in turn, then the remaining backward passes. If `weight_lag` is given,
+    backward passes are split, and the weight gradients of a micro-batch are computed
+    `weight_lag` backward passes later.
     """
     actions = [Action(s, Phase.FORWARD, batch) for s, batch in forwards[:warm_up]]
     for done, (stage, batch) in enumerate(backwards):

@@ -17,10 +17,10 @@ from distir.pipelining.dependencies import StageEdges, executable_order
 def check_schedule(schedule: PipelineSchedule, edges: StageEdges | None = None) -> None:
     """
     Raises DistIRError unless the schedule is complete and free of deadlocks. Every
-    stage must be on one rank and have one forward and one backward of each micro-batch.
-    If each action waits for its `dependencies`, all ranks must reach the end of their
-    lists. `edges` lists the pairs of stages that send values; by default each stage
-    sends to the next one.
+    stage must be on one rank and have one forward pass and one backward pass of each
+    micro-batch. All ranks must reach the end of their lists if each action waits for
+    its `dependencies`. `edges` lists the stages that send values, as pairs (sender,
+    receiver); by default each stage sends to the next stage.
     """
     check_complete(schedule)
     executable_order(schedule, edges)
@@ -29,8 +29,8 @@ def check_schedule(schedule: PipelineSchedule, edges: StageEdges | None = None) 
 def check_complete(schedule: PipelineSchedule) -> None:
     """
     Raises DistIRError unless the schedule is complete. Every rank must have actions,
-    and every stage must be on one rank. Each stage needs one forward of each
-    micro-batch and, except in inference, one backward: `B`, or `I` and `W`.
+    and every stage must be on one rank. Each stage needs one forward pass of each
+    micro-batch and, except in inference, one backward pass: `B`, or `I` and `W`.
     """
     _check_ranks(schedule)
     _check_no_gaps("stage", (a.stage for row in schedule.actions for a in row))

@@ -2,11 +2,11 @@
 Reads and writes schedules in the CSV format of PyTorch's pipelining.
 
 A row has the actions of one rank, with a cell per action, such as `0F0,0F1,0B0`, and an
-empty cell where the rank is idle. PyTorch's long form has further cells: for
-communication (`0SEND_F1`), for the parameters of FSDP (`0UNSHARD`) and for the
-reduction of gradients. The reader skips these cells, because DistIR derives them. It
-reads an overlapped pair, `(0F4;3B2)OVERLAP_F_B`, as its two actions, one after the
-other.
+empty cell where the rank is idle. PyTorch's long form also has cells for communication
+(`0SEND_F1`), for the parameters of FSDP (`0UNSHARD`) and for the reduction of
+gradients. The reader skips these cells, because DistIR derives this work from the
+schedule. The reader turns an overlapped pair, `(0F4;3B2)OVERLAP_F_B`, into its two
+actions, one after the other.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def write_csv(schedule: PipelineSchedule) -> str:
 def read_csv(text: str) -> PipelineSchedule:
     """
     Returns the schedule that the CSV text `text` describes. Raises DistIRError for a
-    cell that is not an action, with row and column counted from 1, and for a schedule
-    that `check_schedule` rejects.
+    cell that is not an action, and for a schedule that `check_schedule` rejects. The
+    message gives the row and the column of a wrong cell, counted from 1.
     """
     rows = text.rstrip().splitlines()
     schedule = PipelineSchedule.of(

@@ -24,11 +24,11 @@ def dependencies(
     """
     Returns, for each action, the actions whose results it needs.
 
-    A forward needs the forwards of all stages that send to its stage. A backward (`B`
-    or `I`) needs the forward of the same stage, and the backwards of all stages to
-    which its stage sends. A `W` needs the `I` of the same stage. The schedule must be
-    complete (`check_complete`). Raises DistIRError if `edges` name a stage that the
-    schedule lacks.
+    The forward pass of a stage needs the forward passes of all stages that send to the
+    stage. A backward pass (`B` or `I`) needs the forward pass of the same stage, and
+    the backward passes of all stages to which its stage sends. A `W` needs the `I` of
+    the same stage. The schedule must be complete (`check_complete`). Raises DistIRError
+    if `edges` name a stage that the schedule lacks.
     """
     if edges is None:
         edges = [(stage - 1, stage) for stage in range(1, schedule.stages)]
@@ -70,9 +70,9 @@ def executable_order(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[Action]:
     """
-    Returns all actions in an order that keeps each rank's own order and every
-    dependency. The schedule must be complete. Raises DistIRError if ranks would wait
-    for each other forever; the message shows the cycle.
+    Returns all actions in an order that respects every dependency and the order of each
+    rank's own actions. The schedule must be complete. Raises DistIRError if ranks would
+    wait for each other forever; the message shows the cycle.
     """
     return ordered(schedule, dependencies(schedule, edges))
 
@@ -81,8 +81,9 @@ def ordered(
     schedule: PipelineSchedule, needs: Mapping[Action, Sequence[Action]]
 ) -> list[Action]:
     """
-    Returns all actions in an order that keeps each rank's own order and the
-    dependencies `needs`. Raises DistIRError if ranks would wait for each other forever.
+    Returns all actions in an order that respects the dependencies `needs` and the order
+    of each rank's own actions. Raises DistIRError if ranks would wait for each other
+    forever.
     """
     order: list[Action] = []
     done: set[Action] = set()
@@ -112,8 +113,8 @@ def _deadlock(
 ) -> str:
     """
     Returns a message that describes a cycle of ranks that wait for each other.
-    `waiting` maps each awaited action to the ranks that wait for it. `position` is the
-    index of the action at which each rank waits.
+    `waiting` maps each awaited action to the ranks that wait for it. `position` gives,
+    for each rank, the index of the action at which the rank waits.
     """
     missing = {rank: action for action, ranks in waiting.items() for rank in ranks}
     path = [min(missing)]

@@ -22,22 +22,22 @@ The value of the options `stages` and `stage_meshes` that requests a search for 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOptions:
     """
-    The options of the order in which the ranks of a pipeline work.
+    The options for the order in which the ranks of a pipeline run their actions.
 
     - `p`: number of pipeline ranks;
     - `schedule`: `gpipe`, `1f1b` (the default for training), `interleaved-1f1b`,
       `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for
       inference;
-    - `chunks`: number of stages per rank, by default the fewest that the schedule can
-      have;
+    - `chunks`: number of stages per rank, by default the smallest number that the
+      schedule allows;
     - `schedule_file`: a file with a schedule in PyTorch's CSV format, used in place of
       `schedule` and `chunks`;
     - `blocking_sends`: whether a send occupies sender and receiver (DistIR's
       semantics). Otherwise, devices compute during a send and wait only where the value
       is used;
     - `stage_meshes`: the sizes of the axes of each rank's mesh, such as `d=2,t=2`, if
-      they differ between ranks. An axis that is left out has size 1. With `search`, the
-      fastest meshes that a search finds, with axis sizes that divide the program's
+      the meshes of ranks differ. An axis that is left out has size 1. With `search`,
+      the fastest meshes that a search finds, with axis sizes that divide the program's
       sizes.
     """
 
@@ -106,9 +106,9 @@ class ScheduleOptions:
     def forward_chunks(self, micro_batches: int) -> int | None:
         """
         Returns the number of chunks with which the schedule `forward` has the same
-        stages on the same ranks as this training schedule. Returns None if no number
-        has, as for `zbv`. Raises DistIRError if the options contradict each other, or
-        if the schedule does not exist or cannot be read.
+        stages on the same ranks as this training schedule. Returns None if no number of
+        chunks has this effect, as for `zbv`. Raises DistIRError if the options
+        contradict each other, or if the schedule does not exist or cannot be read.
         """
         schedule = self.schedule_of(micro_batches, True)
         ranks, count = schedule.ranks, schedule.stages
@@ -119,8 +119,9 @@ class ScheduleOptions:
     def stage_shapes(self) -> list[dict[str, int]]:
         """
         Returns the sizes of the axes of each rank's mesh. The list is empty if all
-        ranks have the program's mesh, or if the meshes are still to be searched. Raises
-        DistIRError for malformed meshes, or if their number is not the number of ranks.
+        ranks have the program's mesh, or if a search will choose the meshes. Raises
+        DistIRError for malformed meshes, or if the number of meshes is not the number
+        of ranks.
         """
         if self.stage_meshes == (SEARCH,):
             return []
@@ -147,8 +148,9 @@ class PipelineOptions(ScheduleOptions):
     The options of a pipeline, or of gradient accumulation, for a program that is not
     divided yet.
 
-    - `k`: number of micro-batches; with p = 1 they accumulate gradients;
-    - `stages`: the places where stages begin, as the pass `pipeline` documents; with
+    - `k`: number of micro-batches; with p = 1 the gradients of the micro-batches are
+      accumulated on one rank;
+    - `stages`: the ops at which stages begin, as the pass `pipeline` documents; with
       `search`, the stages that the pass `search-stages` finds.
     """
 
@@ -172,8 +174,8 @@ class PipelineOptions(ScheduleOptions):
 
     def check_pipeline(self, what: str) -> None:
         """
-        Raises DistIRError if options of a pipeline are given but p and k are 1, or if k
-        is below 1. The message names `what`.
+        Raises DistIRError if options of a pipeline are given but p and k are both 1, or
+        if k is below 1. `what` is the subject of the error's message.
         """
         asked = [
             option
@@ -200,7 +202,8 @@ _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
 def axes_of(texts: Sequence[str], what: str) -> list[tuple[str, int]]:
     """
     Returns the names and sizes in `texts`, each of the form `NAME=SIZE`. Raises
-    DistIRError for any other text, with the name `what` of the pass in the message.
+    DistIRError for a text of any other form; `what` is the name of the pass in the
+    message.
     """
     found: list[tuple[str, int]] = []
     for text in texts:

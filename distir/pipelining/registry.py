@@ -21,8 +21,8 @@ from distir.pipelining.v_shaped import dualpipev, zbv
 class ScheduleKind:
     """
     A kind of schedule. `generate(ranks, micro_batches, chunks)` makes a schedule with
-    `chunks` stages on each rank. `chunks` may be from `least_chunks` to `most_chunks`,
-    or any larger number if `most_chunks` is None.
+    `chunks` stages on each rank. `chunks` must be at least `least_chunks` and at most
+    `most_chunks`; it has no upper limit if `most_chunks` is None.
     """
 
     generate: Callable[[int, int, int], PipelineSchedule]

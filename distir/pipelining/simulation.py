@@ -1,7 +1,7 @@
 """
 Computes the makespan of a schedule, an order of its actions, and the number of
-micro-batches whose activations it stores. Needs only the durations of actions, no
-program or cluster.
+micro-batches whose activations are stored. The computation needs only the durations of
+actions, not a program or a cluster.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class ScheduleTimeline:
     @property
     def bubble_over_ideal(self) -> float:
         """
-        The idle time of the busiest rank divided by its work time. For 1F1B with p
-        ranks and m micro-batches it is (p - 1) / m. It is 0 if there is no work.
+        The idle time of the busiest rank divided by the rank's work time. For 1F1B with
+        p ranks and m micro-batches the ratio is (p - 1) / m. It is 0 if there is no
+        work.
         """
         work = max(self.busy)
         return self.makespan / work - 1 if work else 0.0
@@ -54,8 +55,8 @@ class ScheduleTimeline:
     @property
     def bubble_fraction(self) -> float:
         """
-        The idle time of all ranks as a fraction of their total time. It is 0 if the
-        schedule takes no time.
+        The idle time of all ranks as a fraction of the ranks' total time. It is 0 if
+        the schedule takes no time.
         """
         time = self.schedule.ranks * self.makespan
         return 1 - sum(self.busy) / time if time else 0.0
@@ -65,8 +66,9 @@ def phase_durations(
     forward: float = 1, backward_input: float = 1, backward_weight: float = 1
 ) -> Durations:
     """
-    Returns a function that maps each action to the duration of its phase, the same for
-    all stages. A whole backward takes as long as its two parts together.
+    Returns a function that maps each action to the duration of the action's phase. The
+    durations are the same for all stages. A whole backward pass takes as long as its
+    two parts together.
     """
     durations = {
         Phase.FORWARD: forward,
@@ -84,12 +86,12 @@ def simulate_schedule(
     edges: StageEdges | None = None,
 ) -> ScheduleTimeline:
     """
-    Runs a schedule and returns the start and end time of each action. An action starts
-    when its rank is free and its dependencies have ended. A result from another rank
-    arrives `communication` later; sends do not occupy a rank. `edges` lists the pairs
-    of stages that send values; by default each stage sends to the next one. Raises
-    DistIRError for schedules that `check_schedule` rejects, and for negative or
-    infinite durations.
+    Computes the start and end time of each action of a schedule. An action starts when
+    its rank is free and its dependencies have ended. A result from another rank arrives
+    `communication` later, in the unit of the durations; sends do not occupy a rank.
+    `edges` lists the stages that send values, as pairs (sender, receiver); by default
+    each stage sends to the next stage. Raises DistIRError for schedules that
+    `check_schedule` rejects, and for negative or infinite durations.
     """
     check_complete(schedule)
     needs = dependencies(schedule, edges)
@@ -116,8 +118,8 @@ def simulate_schedule(
 def in_flight_per_stage(schedule: PipelineSchedule) -> list[int]:
     """
     Returns, for each stage, the largest number of micro-batches that are in progress at
-    the same time. A micro-batch is in progress from its forward to the end of its
-    backward (`B` or `W`), or in inference to the end of its forward.
+    the same time. A micro-batch is in progress from its forward pass to the end of its
+    backward pass (`B` or `W`), or in inference to the end of its forward pass.
     """
     rows = [schedule.actions[schedule.stage_rank(s)] for s in range(schedule.stages)]
     return [
@@ -148,9 +150,9 @@ def global_steps(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[list[Action]]:
     """
-    Returns the actions of all ranks in groups of actions that start at the same time if
-    every action takes equally long. Groups are ordered by time, and actions in a group
-    by rank. Raises DistIRError for schedules that `check_schedule` rejects.
+    Returns the actions of all ranks in groups: the actions of a group start at the same
+    time if every action takes equally long. Groups are ordered by time, and the actions
+    of a group by rank. Raises DistIRError for schedules that `check_schedule` rejects.
     """
     start = simulate_schedule(schedule, lambda _: 1.0, edges=edges).start
     order = sorted(start, key=lambda a: (start[a], schedule.stage_rank(a.stage)))
@@ -161,7 +163,8 @@ def global_order(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[Action]:
     """
-    Returns the actions of all ranks in one order, sorted by their start if every action
-    takes equally long. The order keeps each rank's own order and every dependency.
+    Returns the actions of all ranks in one order, sorted by the time at which they
+    start if every action takes equally long. The order respects every dependency and
+    the order of each rank's own actions.
     """
     return [action for step in global_steps(schedule, edges) for action in step]

@@ -19,7 +19,7 @@ def zbv(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
     Returns the ZB-V schedule (Qi et al. 2024, section 6). With P ranks and F, I and W
     of equal length, the only idle time is the P - 1 steps at the start. Each rank
-    stores the activations of 2 P micro-batches, each for a single stage: as many as the
+    stores 2 P activations of one stage for one micro-batch: as much memory as on the
     first rank of 1F1B.
     """
     filled = max(micro_batches, 2 * ranks - 1)
@@ -44,9 +44,9 @@ def zbv(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
 def dualpipev(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
     Returns the DualPipeV schedule (DeepSeek-AI 2024: DualPipe, cut in half). It is like
-    ZB-V, but most backwards are whole. Each whole backward forms a pair with a forward
-    of the rank's other stage. The two may overlap in time; in the schedule the forward
-    comes first.
+    ZB-V, but most backward passes are whole. Each whole backward pass forms a pair with
+    a forward pass of the rank's other stage. The two may overlap in time; in the
+    schedule the forward pass comes first.
     """
     filled = max(micro_batches, 2 * ranks)
 
@@ -82,9 +82,9 @@ def _schedule(
 class _RankActions:
     """
     The actions of a rank, built from repeated steps. A step is a phase and the index of
-    one of the rank's stages, such as `F0`; it takes that stage's next micro-batch. `W`
-    without an index takes the weight gradients that have waited longest, of either
-    stage.
+    one of the rank's two stages, such as `F0`; the step works on the stage's next
+    micro-batch. `W` without an index computes the weight gradients that have waited
+    longest, of either stage.
     """
 
     def __init__(self, stages: tuple[int, int]) -> None:

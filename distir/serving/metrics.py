@@ -31,15 +31,18 @@ class Served(NamedTuple):
     @property
     def tpot_s(self) -> float:
         """
-        The mean time per token after the first, in seconds; 0 if there is only one
-        token.
+        The mean time per token after the first token, in seconds; 0 if there is only
+        one token.
         """
         behind = self.generated - 1
         return (self.end_s - self.first_s) / behind if behind else 0.0
 
 
 class _Counts(Protocol):
-    """The counters of the replicas that served requests."""
+    """
+    The counters that metrics take from replicas: of preemptions and steps, the largest
+    batch, and the largest used share of the cache.
+    """
 
     @property
     def preemptions(self) -> int: ...
@@ -56,9 +59,9 @@ class ServiceMetrics:
     """
     The metrics of a simulated service.
 
-    `preemptions` and `steps` are totals over its replicas. `largest_batch` is the most
-    sequences that got a token in one step. `cache_share` is the largest used share of a
-    replica's cache.
+    `preemptions` and `steps` are totals over the service's replicas. `largest_batch` is
+    the largest number of sequences that got a token in one step. `cache_share` is the
+    largest share of its cache that a replica used.
     """
 
     served: Sequence[Served]
@@ -70,7 +73,8 @@ class ServiceMetrics:
     @staticmethod
     def of(served: Sequence[Served], counts: _Counts) -> ServiceMetrics:
         """
-        Returns the metrics of the requests `served`, with the counters of the replicas.
+        Returns the metrics of the requests `served`. `counts` has the counters of the
+        replicas that served these requests.
         """
         return ServiceMetrics(
             served,
@@ -82,9 +86,9 @@ class ServiceMetrics:
 
     def steady(self) -> ServiceMetrics:
         """
-        Returns the metrics of the requests in the steady state. The first fifth of the
-        requests, which find the service empty, and the last tenth, after which the
-        service empties, are left out.
+        Returns the metrics of the requests in the steady state. Two groups of requests
+        are left out: the first fifth, which arrive while the service fills, and the
+        last tenth, after which the service empties.
         """
         count = len(self.served)
         return replace(self, served=self.served[count // 5 : count - count // 10])
@@ -120,8 +124,8 @@ class ServiceMetrics:
 
     def tpot_s(self, percentile: float) -> float:
         """
-        Returns a percentile of the mean time per token after the first, in seconds.
-        Requests with one token do not count.
+        Returns a percentile of the mean time per token after the first token, in
+        seconds. Requests with a single token do not count.
         """
         return percentile_of(self._tpots, percentile)
 

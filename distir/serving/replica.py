@@ -17,18 +17,19 @@ class ReplicaLimits:
     """
     The limits of a replica.
 
-    - `cache_tokens`: the most tokens whose keys and values fit into the replica's
-      cache;
-    - `max_sequences`: the most sequences in progress at a time;
-    - `batched_tokens`: the most tokens in a step; longer prompts are read in chunks;
+    - `cache_tokens`: the largest number of tokens whose keys and values fit into the
+      replica's cache;
+    - `max_sequences`: the largest number of sequences in progress at a time;
+    - `batched_tokens`: the largest number of tokens in a step; longer prompts are read
+      in chunks;
     - `lanes`: the number of steps in progress at a time, one for each pipeline stage;
     - `window`, `window_share`: the share `window_share` of the layers attends to, and
       keeps, at most `window` tokens of a sequence. Further tokens take room only in the
-      other layers;
+      remaining layers;
     - `page`: the number of tokens in a page. In layers without a window, a sequence
       takes whole pages;
     - `admission`: `preempt` admits a request as soon as its prompt fits. If the cache
-      is full later, the last admitted request is preempted and computed again.
+      is full later, the most recently admitted request is preempted and computed again.
       `reserve` admits a request only when all of its tokens will fit.
     """
 
@@ -43,8 +44,9 @@ class ReplicaLimits:
 
     def room(self, tokens: int) -> float:
         """
-        Returns the room that a sequence of `tokens` tokens takes in the cache. The unit
-        is tokens that all layers keep.
+        Returns the room that a sequence of `tokens` tokens takes in the cache,
+        including the rest of its last page. The unit is the room of one token in all
+        layers.
         """
         whole = -(-tokens // self.page) * self.page
         if not self.window_share:
@@ -58,9 +60,9 @@ class ReplicaLimits:
 
     def pairs(self, start: int, count: int) -> float:
         """
-        Returns the number of pairs of a token and a token that it attends to, in the
-        mean over the layers. The count covers `count` tokens after the first `start`
-        tokens of a sequence.
+        Returns the number of pairs of a token and a token that it attends to, averaged
+        over the layers. Counts the pairs of `count` tokens that follow the first
+        `start` tokens of a sequence.
         """
         every = causal_pairs(start, count)
         if not self.window_share:
@@ -76,12 +78,13 @@ class Progress:
     The state of a request in a replica.
 
     - `index`, `request`: the request and its index;
-    - `length`: the number of its tokens that have a place in the cache;
+    - `length`: the number of the sequence's tokens for which the cache has room;
     - `to_read`: the number of these tokens that must be read before the request can
       generate;
-    - `left`: the number of tokens to generate, as of the start of its decoding;
-    - `first_s`, `end_s`: the seconds of its first token and of its end, or -1 before
-      them.
+    - `left`: the number of tokens to generate, as of the moment when the request began
+      to decode;
+    - `first_s`, `end_s`: the seconds at which the first token was generated and at which
+      the request ended, or -1 before these events.
     """
 
     index: int
@@ -101,14 +104,14 @@ class Progress:
 class Lane:
     """
     The sequences that go through the steps of a replica together. There is one lane for
-    each stage of a pipeline.
+    each stage of a pipeline. A round is one token for each decoding sequence.
 
     - `decoding`: the sequences that get a token in each round, in order of admission;
-    - `context`: the number of tokens in their caches;
-    - `ends`: the sequences by the round in which they finish;
+    - `context`: the total number of tokens in the caches of these sequences;
+    - `ends`: the sequences that finish, by round;
     - `reading`: admitted sequences whose prompts have not been read completely;
-    - `chunks`: the parts of prompts in the step in progress, with their numbers of
-      tokens.
+    - `chunks`: the parts of prompts in the step in progress: each a sequence and a
+      number of tokens.
     """
 
     decoding: dict[int, Progress] = field(default_factory=dict[int, Progress])
@@ -133,9 +136,9 @@ class Lane:
 
 class Replica:
     """
-    A replica that serves requests. The caller keeps the clock: `push` adds a request,
-    `begin` begins a step of a lane, and `finish` ends the step and returns the finished
-    requests.
+    A replica that serves requests. The caller keeps the clock: it calls `push` to add a
+    request, `begin` to begin a step of a lane, and `finish` to end the step and get the
+    finished requests.
     """
 
     def __init__(self, times: StepTimes, limits: ReplicaLimits):
@@ -173,9 +176,9 @@ class Replica:
 
     def begin(self, lane: Lane, now: float, until: float) -> float | None:
         """
-        Begins a step of `lane` at second `now`, or when the first stage is free if that
-        is later. Returns the second at which the step ends, or None if there is no
-        work. Steps that only generate tokens are joined with the next ones, until a
+        Begins a step of `lane` at second `now`, or later if the first stage is not free
+        at `now`. Returns the second at which the step ends, or None if the lane has no
+        work. Several steps that only generate tokens are simulated as one, until a
         sequence finishes, the cache is full, or the next request arrives (at second
         `until`).
         """
@@ -269,8 +272,8 @@ class Replica:
 
     def _growth(self, lane: Lane) -> float:
         """
-        Returns the room in the cache that the new tokens of the steps in progress of
-        `lane` take.
+        Returns the room that the tokens generated by the steps in progress of `lane`
+        will take in the cache.
         """
         if self.limits.is_even:
             return lane.rounds * lane.counted
@@ -284,7 +287,7 @@ class Replica:
 
     def _next_room(self) -> float:
         """
-        Returns the room that one more token of every running sequence takes, at most.
+        Returns the largest room that one more token of every running sequence can take.
         """
         if self.limits.page == 1:
             return self.running
@@ -296,8 +299,8 @@ class Replica:
 
     def _rounds(self, lane: Lane, most: int, room: float) -> tuple[int, float]:
         """
-        Returns the number of consecutive steps that begin within `room` seconds, at
-        most `most`, and the seconds that they take together.
+        Returns the number of consecutive steps, at most `most`, that begin within
+        `room` seconds, and the seconds that these steps take together.
         """
         decoding, context = len(lane.decoding), lane.context
 
@@ -318,15 +321,15 @@ class Replica:
 
     def _generated(self, lane: Lane, progress: Progress) -> int:
         """
-        Returns the number of tokens that a sequence has received since it began to
-        decode in this replica.
+        Returns the number of tokens that a sequence has received since the sequence
+        began to decode in this replica.
         """
         return progress.left - (progress.done_round - lane.round)
 
     def _decode(self, lane: Lane, progress: Progress) -> None:
         """
-        Adds a sequence whose prompt is in the cache to the decoding sequences: it gets
-        a token in each following round.
+        Moves a sequence whose prompt is in the cache to the decoding sequences, which
+        get a token in each following round.
         """
         progress.done_round = lane.round + progress.left
         lane.decoding[progress.index] = progress
@@ -335,8 +338,8 @@ class Replica:
 
     def _read(self, lane: Lane, progress: Progress, room: int) -> int:
         """
-        Adds the next chunk of a prompt, at most `room` tokens, to the step. Returns its
-        number of tokens.
+        Adds the next chunk of a prompt, at most `room` tokens, to the step. Returns the
+        number of tokens in the chunk.
         """
         count = min(progress.to_read, room)
         lane.chunks.append((progress, count))
@@ -368,9 +371,9 @@ class Replica:
 
     def _make_room(self, lane: Lane) -> bool:
         """
-        Preempts the last admitted sequences of `lane` until the cache has room for one
-        more token of every sequence in all lanes. Returns whether a sequence was
-        preempted.
+        Preempts the most recently admitted sequences of `lane` until the cache has room
+        for one more token of every sequence in all lanes. Returns whether a sequence
+        was preempted.
         """
         is_short = False
         while lane.sequences:
@@ -386,8 +389,8 @@ class Replica:
 
     def _preempt(self, lane: Lane) -> None:
         """
-        Preempts the last admitted sequence of `lane`. The sequence goes to the front of
-        the waiting requests, and all of its tokens must be read again.
+        Preempts the most recently admitted sequence of `lane`. The sequence goes to the
+        front of the waiting requests, and all of its tokens must be read again.
         """
         if lane.reading:
             progress = lane.reading.pop()

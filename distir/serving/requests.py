@@ -17,7 +17,7 @@ class TokenRequest:
     """
     A request: the second of its arrival, the number of tokens of its prompt, and the
     number of tokens to generate. The keys and values of `cached` tokens of the prompt
-    are known and need no computation, but they occupy the cache.
+    are already known and need no computation, but take room in the cache.
     """
 
     arrival_s: float
@@ -34,8 +34,8 @@ class TokenRequest:
 @dataclass(frozen=True)
 class Workload:
     """
-    Requests with a mean rate of 1/s. `at_rate` scales their arrivals to another rate,
-    so that all rates have the same random pattern.
+    Requests with a mean rate of 1 request/s. `at_rate` scales the arrival times to
+    another rate, so that the random pattern of arrivals is the same at all rates.
     """
 
     requests: Sequence[TokenRequest]
@@ -57,8 +57,8 @@ class Workload:
 
     def at_rate(self, rate: float) -> list[TokenRequest]:
         """
-        Returns the requests at `rate` requests/s. At an infinite rate they all arrive
-        at second 0.
+        Returns the requests with arrival times scaled to `rate` requests/s. At an
+        infinite rate all requests arrive at second 0.
         """
         return [
             TokenRequest(
@@ -75,9 +75,9 @@ def poisson_workload(
     count: int, prompt: int, generate: int, *, prefix_hits: float = 0.0, seed: int = 0
 ) -> Workload:
     """
-    Returns `count` requests of equal sizes whose arrivals are a Poisson process with a
-    mean rate of 1/s. `prompt` and `generate` are numbers of tokens. `prefix_hits` is
-    the share of a prompt's tokens that a prefix cache holds.
+    Returns `count` requests with a prompt of `prompt` tokens each and `generate` tokens
+    to generate. The arrivals are a Poisson process with a mean rate of 1 request/s.
+    `prefix_hits` is the share of a prompt's tokens that a prefix cache holds.
     """
     random = Random(seed)
     now, found = 0.0, list[TokenRequest]()
@@ -101,9 +101,9 @@ COLUMNS = ("arrival_s", "prompt", "generate")
 def read_trace(path: Path, prefix_hits: float = 0.0) -> tuple[Workload, float]:
     """
     Reads a CSV file with the columns `arrival_s` (seconds), `prompt` and `generate`
-    (numbers of tokens). Returns its requests, scaled to the rate 1/s, and their rate in
-    requests/s. Raises DistIRError if the file cannot be read, if a row is wrong, or if
-    all requests arrive at the same second.
+    (numbers of tokens). Returns the file's requests, scaled to the rate 1 request/s,
+    and the rate in the file, in requests/s. Raises DistIRError if the file cannot be
+    read, if a row is wrong, or if all requests arrive at the same second.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:

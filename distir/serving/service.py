@@ -1,7 +1,7 @@
 """
 A service of several replicas. In an aggregated service each replica reads prompts and
-generates. In a disaggregated service some replicas read prompts and send the caches to
-other replicas, which generate.
+generates tokens. In a disaggregated service, one pool of replicas reads prompts and
+sends the caches to a second pool of replicas, which generates tokens.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from distir.serving.step_times import StepTimes
 @dataclass(frozen=True)
 class Pool:
     """
-    A number of equal replicas (`count`), with the times of their steps and their
-    limits.
+    A pool of `count` equal replicas, with the times of their steps and their limits.
     """
 
     times: StepTimes
@@ -33,8 +32,8 @@ class Pool:
 @dataclass(frozen=True)
 class CacheTransfer:
     """
-    The time of sending a cache from one replica to another: `latency_s` seconds, and
-    `token_s` seconds for each token. A replica sends one cache after the other.
+    The time of sending the cache of a request to another replica: `latency_s` seconds,
+    and `token_s` seconds for each token. A replica sends one cache after the other.
     """
 
     latency_s: float
@@ -43,9 +42,10 @@ class CacheTransfer:
 
 def serve(requests: Sequence[TokenRequest], pool: Pool) -> ServiceMetrics:
     """
-    Simulates an aggregated service, whose replicas read prompts and generate. A request
-    goes to the replica with the fewest requests in progress. `requests` must be in
-    order of arrival. Raises DistIRError if a request does not fit into the cache.
+    Simulates an aggregated service, in which each replica reads prompts and generates
+    tokens. A new request goes to the replica with the fewest requests in progress.
+    `requests` must be in order of arrival. Raises DistIRError if a request does not fit
+    into the cache.
     """
     replicas, found = _run(requests, pool)
     served = [
@@ -57,9 +57,9 @@ def serve(requests: Sequence[TokenRequest], pool: Pool) -> ServiceMetrics:
 
 def serve_generation(requests: Sequence[TokenRequest], pool: Pool) -> ServiceMetrics:
     """
-    Simulates replicas that only generate. The cache of each request, with its first
-    token, is there at the request's arrival. Raises DistIRError if a request does not
-    fit into the cache.
+    Simulates replicas that only generate tokens. When a request arrives, its first
+    token and the cache of its prompt are already there. Raises DistIRError if a request
+    does not fit into the cache.
     """
     rest = [
         TokenRequest(r.arrival_s, r.prompt + 1, r.generate - 1, r.prompt + 1)
@@ -119,7 +119,10 @@ def serve_disaggregated(
 
 @dataclass(frozen=True)
 class Replicas:
-    """The replicas after a simulation, and the index of the replica of each request."""
+    """
+    The replicas after a simulation, and for each request the index of the replica that
+    served the request.
+    """
 
     replicas: Sequence[Replica]
     index_of: Sequence[int]
@@ -127,7 +130,8 @@ class Replicas:
     @staticmethod
     def both(first: Replicas, second: Replicas) -> Replicas:
         """
-        Returns the replicas of two pools together, with the requests of the first pool.
+        Returns the replicas of two pools together, with the request assignment of the
+        first pool.
         """
         return Replicas([*first.replicas, *second.replicas], first.index_of)
 
@@ -143,12 +147,12 @@ class Replicas:
 
     @property
     def largest_batch(self) -> int:
-        """The most sequences that got a token in one step of a replica."""
+        """The largest number of sequences that got a token in one step of a replica."""
         return max((replica.largest_batch for replica in self.replicas), default=0)
 
     @property
     def cache_share(self) -> float:
-        """The largest used share of a replica's cache."""
+        """The largest share of its cache that a replica used."""
         return max(
             (r.most_used / r.limits.cache_tokens for r in self.replicas), default=0.0
         )
@@ -158,9 +162,9 @@ def _run(
     requests: Sequence[TokenRequest], pool: Pool
 ) -> tuple[Replicas, Sequence[Progress]]:
     """
-    Simulates requests on a pool. Returns its replicas, and the final state of each
-    request, in the order of `requests`. Raises DistIRError if a request does not fit
-    into the cache or never ends.
+    Simulates requests on a pool. Returns the pool's replicas, and the final state of
+    each request, in the order of `requests`. Raises DistIRError if a request does not
+    fit into the cache or never ends.
     """
     _check_sizes(requests, pool.limits)
     replicas = [Replica(pool.times, pool.limits) for _ in range(pool.count)]

@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 
 class StepTime(NamedTuple):
     """
-    The time of a step in seconds: `latency_s` until its tokens are known, and `busy_s`
-    until the next step may begin. Without a pipeline both are equal. In a pipeline
-    `busy_s` is the time of the slowest stage.
+    The time of a step in seconds: `latency_s` until the step's tokens are known, and
+    `busy_s` until the next step may begin. Without a pipeline both are equal. In a
+    pipeline `busy_s` is the time of the slowest stage.
     """
 
     latency_s: float
@@ -27,24 +27,25 @@ class StepTimes(Protocol):
         """
         Returns the time of a step in which `decoding` sequences get one token each, and
         `new` tokens of prompts are read. `context` is the total number of tokens in the
-        caches of the decoding sequences. `pairs` is the number of pairs of a prompt's
-        token and a token that it attends to.
+        caches of the decoding sequences. `pairs` is the number of pairs of a prompt
+        token and a token to which it attends.
         """
         ...
 
     def rounds(self, decoding: int, context: int, count: int) -> float:
         """
-        Returns the seconds of `count` consecutive steps without prompts, in which
+        Returns the total seconds of `count` consecutive steps without prompts, in which
         `decoding` sequences get one token each. `context` is the total number of tokens
-        in their caches in the first step.
+        in the caches of these sequences before the first step.
         """
         ...
 
 
 def causal_pairs(start: int, count: int) -> int:
     """
-    Returns the number of pairs of a token and a token that it attends to, itself
-    included, for `count` tokens after the first `start` tokens of a sequence.
+    Returns the number of pairs of a token and a token to which it attends, for `count`
+    tokens that follow the first `start` tokens of a sequence. A token attends to itself
+    and to all tokens before it.
     """
     return count * start + count * (count + 1) // 2
 
@@ -53,8 +54,9 @@ def causal_pairs(start: int, count: int) -> int:
 class PiecewiseLinear:
     """
     A piecewise linear function of one number, given by the points `xs` (ascending) and
-    `ys`. Above the last point it continues with the last slope; below the first it is
-    constant. With a single point, it is a line through zero above that point.
+    the values `ys`. Above the largest point the function continues with the slope of
+    the last piece; below the smallest point it is constant. With a single point, it is
+    proportional to x above this point.
     """
 
     xs: Sequence[float]
@@ -73,7 +75,7 @@ class PiecewiseLinear:
         return ys[place - 1] + share * (ys[place] - ys[place - 1])
 
     def sum(self, x: float, count: int) -> float:
-        """Returns the sum of the `count` values at x, x + 1, and so on."""
+        """Returns the sum of the function's `count` values at x, x + 1, and so on."""
         last = x + count - 1
         inside = [knot for knot in self.xs[:-1] if x < knot < last]
         if not inside:
@@ -87,11 +89,11 @@ class StepTable:
     Step times that are interpolated linearly between measured or simulated points.
 
     - `batches`, `contexts`: the points of decoding steps; a context is the number of
-      tokens in the cache of one sequence, and the first one is small enough to be
+      tokens in the cache of one sequence, and the smallest context is small enough to be
       neglected;
-    - `decode`: the time of a step by batch and by context;
+    - `decode`: the time of a step, by batch and then by context;
     - `prefill`: the points of steps that read prompts: each has a number of tokens and
-      the time of everything but attention;
+      the time of the step without attention;
     - `pair_s`: the seconds of attention for a pair of tokens of a prompt.
 
     A step that both decodes and reads prompts takes the time of reading the same total
@@ -116,8 +118,8 @@ class StepTable:
         """
         Returns the time of a step in which `decoding` sequences get one token each, and
         `new` tokens of prompts are read. `context` is the total number of tokens in the
-        caches of the decoding sequences. `pairs` is the number of pairs of a prompt's
-        token and a token that it attends to.
+        caches of the decoding sequences. `pairs` is the number of pairs of a prompt
+        token and a token to which it attends.
         """
         latency = busy = 0.0
         if decoding:
@@ -137,9 +139,9 @@ class StepTable:
 
     def rounds(self, decoding: int, context: int, count: int) -> float:
         """
-        Returns the seconds of `count` consecutive steps without prompts, in which
+        Returns the total seconds of `count` consecutive steps without prompts, in which
         `decoding` sequences get one token each. `context` is the total number of tokens
-        in their caches in the first step.
+        in the caches of these sequences before the first step.
         """
         row = (self._rows.get(decoding) or self._row(decoding))[0]
         each = context / decoding
@@ -148,8 +150,9 @@ class StepTable:
 
     def _row(self, decoding: int) -> tuple[PiecewiseLinear, PiecewiseLinear]:
         """
-        Returns the latency and the time of the slowest stage for `decoding` sequences,
-        as functions of the context of each sequence.
+        Returns the latency and the time of the slowest stage, in seconds, of a step
+        with `decoding` sequences, as functions of the number of cached tokens of each
+        sequence.
         """
         sides = list[PiecewiseLinear]()
         for side in range(2):
@@ -164,10 +167,7 @@ class StepTable:
         return row
 
     def _reading(self, tokens: int) -> StepTime:
-        """
-        Returns the time of everything but attention for a step that reads `tokens`
-        tokens.
-        """
+        """Returns the time, without attention, of a step that reads `tokens` tokens."""
         counts = [count for count, _ in self.prefill_times]
         found = StepTime(
             *(

@@ -1,9 +1,10 @@
 """
 Joins collectives of neighbouring tensors into one message. Every collective has a
 latency, however small its tensor is. Collectives of the same kind are therefore moved
-next to each other and get the same id in `dist.bucket`. A later collective moves up to
-the bucket if its operand is already computed there. Otherwise the bucket moves down to
-the collective, if no op in between uses the bucket's results.
+next to each other and get the same id in `dist.bucket`. Such a group is called a
+bucket. A later collective moves up to the bucket if its operand is already computed
+there. Otherwise the bucket moves down to the collective, if no op in between uses the
+bucket's results.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ is the first collective of the bucket.
 
 
 def no_limit(first: CollectiveOp) -> float:
-    """Returns infinity, so that buckets can have any size."""
+    """Returns infinity: with this limit, buckets can have any size."""
     return inf
 
 
@@ -42,8 +43,8 @@ class CollectiveBucket:
     """
     Collectives that are sent as one message. `members` are their indices among the
     function's ops, in order. `place` is the index of the member that stays at its
-    position. `size` is the number of bytes of all members on a device, and `limit` the
-    largest allowed size.
+    position; all other members move next to it. `size` is the number of bytes of all
+    members on a device, and `limit` the largest allowed size.
     """
 
     limit: float
@@ -54,7 +55,7 @@ class CollectiveBucket:
 
 class CollectiveBucketer:
     """
-    Forms the buckets of functions. `known` has the program's meshes by their symbols.
+    Forms the buckets of functions. `known` maps symbols to the meshes of the program.
     `limit` takes the first collective of a bucket and returns the bucket's largest size
     in bytes.
     """
@@ -65,8 +66,8 @@ class CollectiveBucketer:
 
     def bucket(self, function: FuncOp) -> None:
         """
-        Forms the buckets of a function: reorders its ops and marks its collectives.
-        Removes the marks of earlier buckets.
+        Forms the buckets of a function: reorders the function's ops and gives
+        collectives the ids of their buckets. Removes the ids of earlier buckets.
         """
         ops = list(function.body.block.ops)
         for op in ops:
@@ -83,8 +84,8 @@ class CollectiveBucketer:
         """
         Forms the buckets among `ops`, and returns the buckets with several members.
         Moves the members of each bucket next to each other, and gives them the bucket's
-        id. `reads` and `writes` list, for each op, the values that it uses and defines,
-        as any hashable keys.
+        id. `reads` lists, for each op, the values that the op uses, and `writes` the
+        values that the op defines, as any hashable keys.
         """
         # By class, as a function has thousands of ops of a few classes.
         kinds = {
@@ -108,8 +109,9 @@ class CollectiveBucketer:
     ) -> list[CollectiveBucket]:
         """
         Returns the buckets for ops that run in the order of `ops`. A collective that
-        joins no other collective is a bucket of one. `reads` and `writes` list, for
-        each op, the values that it uses and defines, as any hashable keys.
+        joins no other collective is a bucket of one. `reads` lists, for each op, the
+        values that the op uses, and `writes` the values that the op defines, as any
+        hashable keys.
         """
         places = _Places(ops, reads, writes)
         latest: dict[object, CollectiveBucket] = {}
@@ -160,7 +162,7 @@ class CollectiveBucketer:
 class _Places:
     """
     The positions of a function's ops while buckets are formed. All ops of a bucket
-    share one position: the index of the member that stays at its position.
+    share one position: the index of the member that does not move.
     """
 
     def __init__(
@@ -207,7 +209,10 @@ class _Places:
         return True
 
     def _is_there(self, value: Hashable, place: int) -> bool:
-        """Whether `value` is an argument, or computed before the position `place`."""
+        """
+        Whether `value` is an argument of the function, or computed before the position
+        `place`.
+        """
         owner = self.owners.get(value)
         return owner is None or self.of[owner] < place
 

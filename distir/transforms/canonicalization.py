@@ -1,6 +1,6 @@
 """
 Simplifies the ops that model exporters write without optimization. Each rewrite keeps
-the result for every input. Other passes make further simplifications.
+the result for every input.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _TopK = operator("TopK")
 def canonicalize(module: ModuleOp) -> None:
     """
     Simplifies every function of a program, in place. Rewrites Identity, CastLike, and
-    sequences with known parts. Lowers the capacity of experts whose tokens choose each
-    expert at most once. Finally removes ops without uses.
+    sequences of tensors whose parts are known. Lowers the capacity of experts if each
+    token chooses an expert at most once. Finally removes ops without uses.
     """
     for function in module.body.block.ops:
         if isinstance(function, FuncOp):
@@ -133,8 +133,8 @@ def element_of_constructed_sequence(op: OnnxOp) -> None:
 def capacity_of_different_choices(op: ExpertPlacesOp) -> None:
     """
     Lowers the capacity of experts to the number of tokens in a group, if a TopK makes
-    the choices. The choices of one token are then all different, so no expert can be
-    chosen more often than there are tokens.
+    the choices. The choices of one token are then all different, so an expert is chosen
+    at most once per token.
     """
     ids, (_, tokens, choices) = op.ids, shape_of(op.ids)
     while isinstance(source := ids.owner, _Reshape | _Cast | _Identity):

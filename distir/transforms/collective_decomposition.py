@@ -1,4 +1,4 @@
-"""Replaces collectives that a target lacks by other collectives."""
+"""Replaces collectives that a target cannot run by other collectives."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ DECOMPOSED = ("reduce_scatter", "all_to_all")
 
 def decompose(module: ModuleOp, kinds: Sequence[str] = DECOMPOSED) -> None:
     """
-    Replaces collectives of a distributed program by two ops with the same result: a
-    reduce-scatter by an all-reduce and a slice, an all-to-all by an all-gather and a
-    slice. Devices then send more bytes: twice as many for a reduce-scatter, and n times
-    as many for an all-to-all among n devices. The collectives of a bucket stay in one
-    message. Raises DistIRError for a kind that cannot be replaced.
+    Replaces each collective of the given kinds in a distributed program by two ops with
+    the same result: a reduce-scatter by an all-reduce and a slice, an all-to-all by an
+    all-gather and a slice. Devices then send more bytes: twice as many for a
+    reduce-scatter, and n times as many for an all-to-all among n devices. The
+    collectives of a bucket stay in one message. Raises DistIRError for a kind that
+    cannot be replaced.
     """
     unknown = [kind for kind in kinds if kind not in DECOMPOSED]
     if unknown:
@@ -65,7 +66,10 @@ def _decompose(bucket: Sequence[ReduceScatterOp | AllToAllOp]) -> None:
 
 
 def _first(op: ReduceScatterOp | AllToAllOp) -> CollectiveOp:
-    """Returns the collective whose result holds the value on all devices of a group."""
+    """
+    Returns the all-reduce or all-gather that replaces `op`. Its result holds the whole
+    value on all devices of a group.
+    """
     before, after, type_ = layout_of(op.source), layout_of(op.result), op.source.type
     assert before is not None and after is not None and isinstance(type_, TensorType)
     if isinstance(op, ReduceScatterOp):
@@ -76,6 +80,9 @@ def _first(op: ReduceScatterOp | AllToAllOp) -> CollectiveOp:
 
 
 def _gathered(op: AllToAllOp, before: Layout, after: Layout, rank: int) -> Layout:
-    """Returns the layout `before` without the split that an all-to-all removes."""
+    """
+    Returns the layout `before` without the split that an all-to-all removes. `after` is
+    the layout of the all-to-all's result, and `rank` the number of dimensions.
+    """
     dim = next(i for i in range(rank) if len(before.dim(i)) > len(after.dim(i)))
     return before.with_dim(dim, before.dim(dim)[: -len(op.axis_names)], rank)

@@ -1,6 +1,6 @@
 """
 Makes dropout drop the same elements under every distribution of a program. Can also let
-the backward reuse the masks of the forward instead of drawing them again.
+the backward pass reuse the masks of the forward pass instead of drawing them again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ DEFAULT_RATIO = 0.5
 def dropouts(functions: Iterable[FuncOp]) -> dict[OnnxOp, FuncOp]:
     """
     Returns the Dropout ops in training mode, in program order, each with its function.
-    Includes Dropouts without a mode if any Dropout is in training mode. Raises
-    DistIRError if the mode of a Dropout depends on values at run time.
+    Includes Dropouts without an operand for the mode if any Dropout is in training
+    mode. Raises DistIRError if the mode of a Dropout depends on values at run time.
     """
     known = {
         op: function
@@ -62,8 +62,8 @@ def dropouts(functions: Iterable[FuncOp]) -> dict[OnnxOp, FuncOp]:
 
 def _mode(op: OnnxOp) -> bool | None:
     """
-    Whether a Dropout is in training mode, or None if it has no mode. Raises DistIRError
-    if its mode is not constant.
+    Whether a Dropout is in training mode; None if the Dropout has no operand for the
+    mode. Raises DistIRError if the mode is not constant.
     """
     mode = op.input(2)
     if mode is None:
@@ -97,8 +97,9 @@ def _ratio(op: OnnxOp) -> float:
 
 def replace_dropout(op: OnnxOp, counter: SSAValue, seed: int, stream: int) -> None:
     """
-    Replaces a Dropout by `train.dropout`, or by its operand if its ratio is 0. Raises
-    DistIRError if another op uses the mask.
+    Replaces a Dropout by `train.dropout`, or by its operand if its ratio is 0.
+    `counter`, `seed` and `stream` determine the random numbers. Raises DistIRError if
+    an op uses the Dropout's mask.
     """
     if len(op.results) > 1 and op.results[1].uses:
         raise DistIRError(
@@ -120,11 +121,11 @@ def replace_dropout(op: OnnxOp, counter: SSAValue, seed: int, stream: int) -> No
 
 class Counters:
     """
-    Gives each function a number, which its dropouts take as `counter`. In the entry
-    function the counter is the number of finished steps. In any other function it is
-    `calls * caller's counter + call`. Here `calls` is the number of calls of the
-    function in the program's text, and `call` is the index of the call. Every step and
-    every call thus has a different counter.
+    Gives each function a number, called its counter, from which its dropouts draw
+    random numbers. In the entry function the counter is the number of finished steps.
+    In any other function it is `calls * caller's counter + call`. Here `calls` is the
+    number of calls of the function in the program's text, and `call` is the index of
+    the call. Every step and every call thus has a different counter.
     """
 
     def __init__(self, module: ModuleOp, needed_by: Iterable[FuncOp]):
@@ -152,8 +153,8 @@ class Counters:
 
     def _argument(self, function: FuncOp) -> SSAValue:
         """
-        Returns the counter of a function. A function without one gets a new last
-        argument.
+        Returns the argument of a function that holds its counter. A function without a
+        counter gets one as a new last argument.
         """
         type_ = TensorType(i64, [])
         block = function.body.block
@@ -173,8 +174,8 @@ class Counters:
 
     def _pass_on(self, call: CallOp, calls: int, index: int, caller: FuncOp) -> None:
         """
-        Adds the callee's counter to the operands of `call`. `call` has the index
-        `index` among the `calls` calls of its callee.
+        Adds the counter of the called function to the operands of `call`. `index` is
+        the index of `call` among the `calls` calls of the function.
         """
         build = GradientBuilder(
             lambda op: Rewriter.insert_op(op, InsertPoint.before(call)),
@@ -197,8 +198,9 @@ def train_dropouts(module: ModuleOp, seed: int, *, attention: bool) -> None:
     """
     Replaces every `onnx.Dropout` in training mode by `train.dropout`, and gives opaque
     modules that draw random numbers a counter. The random numbers depend on `seed`.
-    With `attention`, attention with dropout inside becomes `train.dropped_attention`.
-    Raises DistIRError if a Dropout's mode is not constant or its mask is used.
+    With `attention`, attention with dropout on its probabilities becomes
+    `train.dropped_attention`. Raises DistIRError if a Dropout's mode is not constant or
+    its mask is used.
     """
     functions = reachable_functions(module)
     found: dict[Operation, FuncOp] = {**dropouts(functions)}
@@ -234,7 +236,8 @@ def _replace_all(
 
 def _count(op: OpaqueOp, counter: SSAValue, seed: int, stream: int) -> None:
     """
-    Makes an opaque module draw its random numbers from a counter, `seed` and `stream`.
+    Makes an opaque module draw its random numbers from its function's counter, `seed`
+    and `stream`.
     """
     properties = {n: v for n, v in op.properties.items() if n != "operandSegmentSizes"}
     properties |= {"seed": IntegerAttr(seed, i64), "stream": IntegerAttr(stream, i64)}
@@ -248,8 +251,8 @@ def _count(op: OpaqueOp, counter: SSAValue, seed: int, stream: int) -> None:
 
 def with_masks(module: ModuleOp) -> None:
     """
-    Makes every dropout of a program return its mask, so that its gradient can use the
-    mask.
+    Makes every dropout of a program return its mask, so that the gradient of the
+    dropout can use the mask.
     """
     for _, op in list(walk_functions(module)):
         if not isinstance(op, DropoutOp) or op.mask is not None:

@@ -36,7 +36,7 @@ _Rows = tuple[int, ...]
 class _Change(NamedTuple):
     """
     The rows of a value before and after experts are divided. `imbalance` is the assumed
-    load of the busiest device if no token is dropped, or None.
+    load of the busiest device if no token is dropped, else None.
     """
 
     before: _Rows
@@ -50,8 +50,8 @@ _LEAVING = (CombineOp, CombineWeightsGradOp, GroupedProductGradOp)
 
 def places_needed(op: ExpertPlacesOp, shards: int) -> int:
     """
-    Returns the number of places that a group needs in each of `shards` shards. The
-    places must suffice for all choices of the group's tokens.
+    Returns the number of places for tokens that a group needs in each of `shards`
+    shards. The places must suffice for all choices of the group's tokens.
     """
     _, tokens, choices = shape_of(op.ids)
     own = op.experts.value.data // shards
@@ -61,7 +61,7 @@ def places_needed(op: ExpertPlacesOp, shards: int) -> int:
 def deal_out_experts(module: ModuleOp, shards: int) -> None:
     """
     Divides the experts of every mixture in a sequential program into `shards` shards,
-    in place. The program's results stay the same. Values between dispatch and
+    in place. The program's results stay the same, but values between dispatch and
     combination change their shapes. If there are more shards than experts per token,
     more places stay empty. Raises DistIRError if `shards` does not divide the number of
     experts, or if the program reshapes the rows of experts.
@@ -91,10 +91,10 @@ def assume_imbalance(module: ModuleOp, imbalance: float | None) -> None:
 
 def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     """
-    Returns the owner of the rows that `op` constrains, and the number of used rows. The
-    owner is the result `rows` of `train.expert_places`, which assigns the rows to
-    experts. The number counts the used rows of a group over all shards. Returns None if
-    no op uses the constrained rows.
+    Returns the value that owns the rows that `op` constrains, and the number of used
+    rows. The owner is the result `rows` of `train.expert_places`, which assigns the
+    rows to experts. The number counts the used rows of a group over all shards. Returns
+    None if no op uses the constrained rows.
     """
     for user in _users(op.result):
         if isinstance(user, CombineWeightsGradOp):
@@ -115,7 +115,7 @@ def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
 
 
 def _users(value: SSAValue) -> Iterator[Operation]:
-    """Yields the ops that use `value`, or `value` in another type."""
+    """Yields the ops that use `value`, directly or after a change of its type."""
     for use in value.uses:
         yield use.operation
         if use.operation.name == "onnx.Cast":
@@ -168,7 +168,9 @@ class _Dealer:
         self._change(op.rows, _Change(before, after, load))
 
     def _change(self, value: SSAValue, change: _Change) -> None:
-        """Changes the first dimensions of `value`."""
+        """
+        Changes the shape of `value`: replaces its first dimensions as `change` says.
+        """
         before, after, _ = change
         if before == after or value in self.changed:
             return
@@ -180,8 +182,8 @@ class _Dealer:
 
     def _follow(self, op: Operation, index: int, change: _Change) -> None:
         """
-        Changes the shapes of the results of `op`, whose operand `index` has a new
-        shape.
+        Changes the shapes of the results of `op`. The operand with index `index`
+        already has its new shape.
         """
         before, after, load = change
         if isinstance(op, GroupedOp) and load is not None:
@@ -208,7 +210,7 @@ class _Dealer:
     def _reshape(self, op: Operation, before: _Rows, after: _Rows) -> None:
         """
         Replaces the constant shape of a Reshape or Expand that keeps the rows. Raises
-        DistIRError if the op does not keep them.
+        DistIRError if the op does not keep the rows.
         """
         sizes = direct_constant(op.operands[1])
         if sizes is None or tuple(sizes.tolist()[:3]) != before:

@@ -69,13 +69,13 @@ def to_mpi(module: ModuleOp) -> None:
     """
     Replaces the communication of a program of local tensors by ops of the `mpi`
     dialect. A rank's number is its number in MPI's communicator of all processes. The
-    program neither starts nor ends MPI. All collectives block; asynchronous sends and
+    program neither starts nor ends MPI. Collectives block; asynchronous sends and
     receives do not.
 
     Raises DistIRError for communication that the dialect cannot express: collectives
-    among only some of the ranks, collectives without an op in the dialect, tensors in
-    runs, and element types without an MPI datatype. Also raises it if the program's
-    devices are not 0, 1, 2, ...
+    among only some of the ranks, collectives without an op in the dialect, tensors that
+    are split in repeating runs of elements, and element types without an MPI datatype.
+    Also raises DistIRError if the program's devices are not 0, 1, 2, ...
     """
     known = meshes(module)
     ranks = sorted({device for mesh in known.values() for device in mesh.devices})
@@ -109,8 +109,8 @@ class _InFlight:
     """
     The messages that a function has not waited for yet.
 
-    - `arriving`: the buffers and requests of receives, by the results of the
-      receives;
+    - `arriving`: the buffers and requests of receives, by the results of the receive
+      ops;
     - `sent`: the requests of sends.
     """
 
@@ -121,8 +121,8 @@ class _InFlight:
 
     def wait_before(self, op: Operation) -> None:
         """
-        Adds waits for the sends before `op`. After the waits, the buffers of the sends
-        are free.
+        Adds waits for all sends in flight before `op`. After the waits, the buffers of
+        the sends are free.
         """
         for request in self.sent:
             Rewriter.insert_op(mpi.WaitOp(request), InsertPoint.before(op))
@@ -131,11 +131,11 @@ class _InFlight:
 @dataclass
 class _Lowering:
     """
-    Replaces one op `op` by ops of the `mpi` dialect.
+    Replaces the op `op` by ops of the `mpi` dialect.
 
     - `known`: the meshes of the program, by name;
     - `ranks`: the number of ranks of the meshes;
-    - `in_flight`: the messages of the function that it has not waited for.
+    - `in_flight`: the messages that the function of `op` has not waited for yet.
     """
 
     op: Operation
@@ -170,7 +170,10 @@ class _Lowering:
         Rewriter.erase_op(op)
 
     def lower_number(self, op: ThisRankOp | RankCountOp) -> None:
-        """Replaces the number of the rank, or the number of ranks, by MPI's number."""
+        """
+        Replaces the op that returns the rank, or the number of ranks, by MPI's op for
+        the same number.
+        """
         number = mpi.CommRankOp() if isinstance(op, ThisRankOp) else mpi.CommSizeOp()
         wide = self._add(arith.ExtSIOp(self._add(number).results[0], i64)).result
         made = self._add(tensor.FromElementsOp(wide, result_type=op.result.type))
@@ -178,7 +181,7 @@ class _Lowering:
         Rewriter.erase_op(op)
 
     def _collective(self, op: InLocalForm) -> SSAValue:
-        """Adds the ops of a collective, and returns its result."""
+        """Adds the ops of a collective, and returns the result of the collective."""
         if op.number("run") is not None:
             raise self._error("deals out its tensor in runs, which mpi cannot")
         if isinstance(op, kinds.Slice):
@@ -214,9 +217,10 @@ class _Lowering:
 
     def _gather(self, op: InLocalForm, source: SSAValue, root: SSAValue) -> SSAValue:
         """
-        Adds the ops that gather the parts of all ranks on the root, and for an
+        Adds the ops that gather the parts of all ranks on the rank `root`, and for an
         all-gather also broadcast the result. MPI concatenates the parts along the first
-        dimension; for another dimension the tensors are transposed.
+        dimension; to concatenate along a different dimension, the tensors are
+        transposed.
         """
         shape, dim = shape_of(op.source), op.number("dim") or 0
         type_ = op.result.type

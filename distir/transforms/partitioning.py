@@ -1,5 +1,6 @@
 """
-Turns annotated layouts into layouts in types, and inserts the needed communication.
+Turns annotated layouts into layouts in types, and inserts the communication that the
+layouts need.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Partitioner:
     Rebuilds one function with layouts in its types. With `separate`, each use reshards
     a value from the value's stored layout to the layout that the use needs. Otherwise
     the first use makes a copy for all uses with the same layout. The copy lives until
-    the last of them, and other copies may be made from it.
+    the last of these uses, and copies in further layouts may be made from it.
 
     With `separate`, an op that takes a value twice in one layout counts as one use.
     Each argument of a call and each result of the function is a separate use, because
@@ -236,10 +237,10 @@ class Partitioner:
     def _made(self, source: SSAValue, layout: Layout) -> SSAValue | None:
         """
         Returns `source` in `layout`, computed by a copy of its op without
-        communication. This holds for ops that make their result in any layout, such as
-        constants with equal elements and `tensor.empty`, and for ops such as fills and
-        broadcasts whose changed operands can be made in this way. Returns None for
-        other values.
+        communication. This is possible for ops that make their result in any layout,
+        such as constants with equal elements and `tensor.empty`, and for ops such as
+        fills and broadcasts if their operands can be made in this way. Returns None for
+        all other values.
         """
         # Failures too: in a grid of ops, paths to one value are exponentially many.
         if (source, layout) not in self.made_in:
@@ -274,8 +275,8 @@ class Partitioner:
 
     def _may_be_made(self, value: SSAValue, layout: Layout) -> bool:
         """
-        Whether a copied op may have the operand `value`: it comes from an op, or no
-        axis splits it and its shape has no dimension that `layout` splits.
+        Whether a copy of an op may have the operand `value` in `layout`: an op computes
+        `value`, or `value` is not split and has no dimension that `layout` splits.
         """
         if isinstance(value.owner, Operation):
             return not draws_random_numbers(value.owner)
@@ -284,9 +285,9 @@ class Partitioner:
     def _operands_for(self, op: Operation, layout: Layout) -> list[SSAValue] | None:
         """
         Returns operands from which `op` computes its result in `layout`. Each operand
-        keeps its layout or is made in another layout without communication. Returns
-        None if there are no such operands, or if a copy of the op would cost work or
-        draw other random numbers.
+        keeps its layout or is made in a new layout without communication. Returns None
+        if there are no such operands, or if a copy of the op would cost work or draw
+        different random numbers.
         """
         rule, mesh = rule_for(op), self.known[layout.mesh]
         if rule.is_made_anywhere:
@@ -316,7 +317,7 @@ class Partitioner:
 
     def _bring_rows(self, op: ConstrainOp, layout: Layout) -> None:
         """
-        Makes a copy of rows of experts in `layout` if that takes exactly one
+        Makes a copy of the rows of experts in `layout` if this takes exactly one
         all-to-all. The all-to-all also gets the values that tell which rows are empty.
         """
         versions, routed = self.versions[op.source], rows_and_taken(op)
@@ -344,9 +345,10 @@ class Partitioner:
         self, index: int, op: Operation, wanted: Sequence[Layout]
     ) -> SSAValue | None:
         """
-        Returns a stored parameter without gathering it, if `op` does not read its
-        values. Taking the parameter in its stored layout must also leave `op` split as
-        in `wanted`. Returns None otherwise.
+        Returns operand `index` of `op` in its stored layout, without gathering it, if
+        the operand is a parameter whose values `op` does not read. Taking the parameter
+        in its stored layout must also leave `op` split as in `wanted`. Returns None in
+        all other cases.
         """
         value = op.operands[index]
         versions = self.versions[value]
@@ -361,11 +363,11 @@ class Partitioner:
 
     def _is_gathered_for_each_use(self, value: SSAValue) -> bool:
         """
-        Whether each use of `value` gathers it separately. This holds in the entry
-        function for parameters of which a device stores only a part (ZeRO stage 3), so
-        that the gathered parameter does not live from the forward to the backward. In a
-        called function, such as one layer's backward, all uses share one gathered
-        parameter, because each gather costs communication.
+        Whether each use of `value` gathers it separately. This is so in the entry
+        function for parameters of which a device stores only a part (ZeRO stage 3): the
+        gathered parameter must not stay in memory from the forward to the backward
+        pass. In a called function, such as one layer's backward pass, all uses share
+        one gathered parameter, because each gather costs communication.
         """
         return (
             self.is_entry
@@ -424,9 +426,10 @@ def partition(
     """
     Moves annotated layouts into types, and inserts `dist.reshard` where layouts differ.
     If the module has `dist.separate_copies`, each use gets a separate reshard.
-    Otherwise all uses with the same layout share one. `price` returns the price of a
-    reshard, which decides from which copy another copy is made. With `lower`, reshards
-    become collectives at once. Raises DistIRError if a layout does not fit its value.
+    Otherwise all uses with the same layout share one reshard. `price` returns the price
+    of a reshard; each new copy is made from the existing copy with the lowest price.
+    With `lower`, reshards become collectives at once. Raises DistIRError if a layout
+    does not suit the value that has it.
     """
     separate = module.attributes.pop(SEPARATE_COPIES, None) is not None
     known = meshes(module)

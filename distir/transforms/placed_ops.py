@@ -1,4 +1,7 @@
-"""Builds ops of distributed programs, with layouts that their sharding rules infer."""
+"""
+Builds ops of distributed programs, with layouts inferred by the sharding rules of the
+ops.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from distir.sharding.rule import infer, rule_for
 
 class PlacedOps:
     """
-    Builds ops on a mesh, with layouts that their sharding rules infer. `ops` has the
-    built ops in order. ONNX operators get the attributes `labels`.
+    Builds ops on a mesh, with layouts inferred by the sharding rules of the ops. `ops`
+    has the built ops in order. ONNX operators get the attributes `labels`.
     """
 
     def __init__(self, mesh: Mesh, labels: Mapping[str, Attribute] | None = None):
@@ -54,8 +57,8 @@ class PlacedOps:
         self, op: Operation, operands: Sequence[SSAValue], shape: Sequence[int]
     ) -> SSAValue:
         """
-        Adds a copy of `op`, which has one result, with other operands. Returns the new
-        result, which has the shape `shape`.
+        Adds a copy of `op`, which has one result, with the operands `operands`. Returns
+        the new result, which has the shape `shape`.
         """
         type_ = op.results[0].type
         assert isinstance(type_, TensorType)

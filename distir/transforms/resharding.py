@@ -43,10 +43,10 @@ def plan_between_meshes(
     before: Layout, after: Layout, shape: tuple[int, ...], known: Mapping[str, Mesh]
 ) -> list[ReshardStep]:
     """
-    Returns the steps of a reshard, including a send if the reshard leaves its mesh.
-    Between meshes with the same axes, the send happens where the value is smaller per
-    device. Between meshes with other axes, a partial value is reduced first, and the
-    send itself changes the layout.
+    Returns the steps of a reshard, including a send if the two layouts are on different
+    meshes. Between meshes with the same axes, the send happens where the value is
+    smaller per device. Between meshes with different axes, a partial value is reduced
+    first, and the send itself changes the layout.
     """
     for layout in (before, after):
         if layout.mesh not in known:
@@ -87,7 +87,7 @@ class _Plan(NamedTuple):
 class ReshardLowering:
     """
     Replaces each `dist.reshard` by the cheapest chain of collectives and sends. `known`
-    has the program's meshes by name.
+    maps names to the meshes of the program.
     """
 
     def __init__(self, known: Mapping[str, Mesh]):
@@ -110,9 +110,9 @@ class ReshardLowering:
 
     def ops(self, op: dist.ReshardOp) -> list[Operation]:
         """
-        Returns the ops that replace a reshard. The last op has its result. Returns no
-        ops if the layout does not change. Raises DistIRError if the reshard is not
-        possible.
+        Returns the ops that replace a reshard. The last op computes the result of the
+        reshard. The list is empty if the layout does not change. Raises DistIRError if
+        the reshard is not possible.
         """
         ops: list[Operation] = []
         value: SSAValue = op.source

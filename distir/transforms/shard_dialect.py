@@ -42,9 +42,9 @@ def to_shard(module: ModuleOp) -> None:
     Replaces the collectives of a program for all ranks by ops of the `shard` dialect,
     and adds a `shard.grid` for each mesh in use. An all-reduce becomes
     `shard.all_reduce`, and a ring shift becomes `shard.shift` with `rotate`. Values
-    that only computed groups are removed. Raises DistIRError for a collective without
-    an op in xDSL's `shard` dialect, and if a value other than a group depends on the
-    number of the rank.
+    that were used only to compute groups are removed. Raises DistIRError for a
+    collective without an op in xDSL's `shard` dialect, and if a value other than a
+    group depends on the number of the rank.
     """
     known = meshes(module)
     used: dict[str, Mesh] = {}
@@ -71,7 +71,7 @@ def to_shard(module: ModuleOp) -> None:
 
 
 def _grid(mesh: MeshOp | Mesh) -> str:
-    """Returns the name of the grid with the axes of a mesh."""
+    """Returns the name of the grid that has the axes of the mesh `mesh`."""
     name = mesh.name if isinstance(mesh, Mesh) else mesh.sym_name.data
     return f"{name}_grid"
 
@@ -113,8 +113,9 @@ def _replace(op: InSpmdForm, mesh: Mesh) -> None:
 
 def mesh_of(op: InSpmdForm, known: Mapping[str, Mesh], used_by: str) -> Mesh:
     """
-    Returns the mesh of a collective in a program for all ranks. Raises DistIRError, in
-    the name of the pass `used_by`, if the module lacks the mesh.
+    Returns the mesh of a collective in a program for all ranks. Raises DistIRError if
+    the module lacks the mesh; the error's message begins with `used_by`, the name of
+    the pass.
     """
     name = op.attributes.get(MESH)
     if not isinstance(name, SymbolRefAttr) or name.string_value() not in known:

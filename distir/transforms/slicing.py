@@ -1,6 +1,6 @@
 """
-Reduces a program to the ops that some of its results need. An example is the forward of
-a training step, for an evaluation without updates.
+Reduces a program to the ops that selected results need. An example is the forward pass
+of a training step, for an evaluation without updates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from distir.program import (
 def sliced(module: ModuleOp, results: Sequence[int]) -> ModuleOp:
     """
     Returns a copy of a program that computes only the results with the indices
-    `results`. Keeps all arguments, and ops that must not be removed.
+    `results`. The copy keeps all arguments, and ops that must not be removed.
     """
     entry = entry_function(module)
     returned = return_op(entry)
@@ -83,8 +83,8 @@ def evaluation_program(module: ModuleOp) -> ModuleOp:
     Returns a copy of a training step that computes only its loss and other forward
     results. The copy has the same arguments, but no updates, gradients or dropout. The
     step may be distributed. Raises DistIRError for a step with running statistics: in
-    evaluation, batch normalisation would have to use them, but the step uses the
-    statistics of its batch.
+    evaluation, batch normalisation would have to use the running statistics, but the
+    step uses the statistics of its batch.
     """
     program = Program(module)
     entry = program.entry

@@ -30,7 +30,7 @@ SETTING_ROLE = "setting"
 
 def _updates(module: ModuleOp) -> tuple[list[UpdateOp], list[UpdateOp]]:
     """
-    Returns the updates in the entry function of a program, and the updates in its other
+    Returns the updates in the entry function of a program, and the updates in all other
     functions.
     """
     entry = entry_function(module)
@@ -45,8 +45,8 @@ def _updates(module: ModuleOp) -> tuple[list[UpdateOp], list[UpdateOp]]:
 
 def has_step_settings(module: ModuleOp) -> bool:
     """
-    Whether the program has updates and all of them are in the entry function. Only then
-    can `add_step_settings` make arguments.
+    Whether the program has updates, all of them in the entry function. Only then can
+    `add_step_settings` turn their hyper-parameters into arguments.
     """
     own, others = _updates(module)
     return any(op.step_setting_names for op in own) and not others
@@ -56,10 +56,10 @@ def add_step_settings(
     module: ModuleOp, settings: Sequence[str] = STEP_SETTINGS
 ) -> None:
     """
-    Turns hyper-parameters of all updates into arguments of the entry function.
-    `settings` names the hyper-parameters. Updates on the same mesh with the same value
-    share an argument, and the value becomes its default. Hyper-parameters that are
-    already arguments stay. Raises DistIRError if an update is not in the entry
+    Turns the hyper-parameters named in `settings` of all updates into arguments of the
+    entry function. Updates on the same mesh with the same value of a hyper-parameter
+    share an argument, and the value becomes the argument's default. Hyper-parameters
+    that are already arguments stay. Raises DistIRError if an update is not in the entry
     function.
     """
     entry = entry_function(module)
@@ -82,7 +82,10 @@ def add_step_settings(
 
 
 class _Arguments:
-    """The arguments of an entry function, with new arguments for hyper-parameters."""
+    """
+    The arguments of an entry function, to which arguments for hyper-parameters are
+    added.
+    """
 
     def __init__(self, entry: FuncOp):
         self.entry = entry
@@ -94,8 +97,8 @@ class _Arguments:
 
     def of(self, op: UpdateOp, setting: str) -> SSAValue:
         """
-        Returns the argument for the hyper-parameter `setting` of an update. A new
-        argument is made if none exists for its mesh and value.
+        Returns the argument for the hyper-parameter `setting` of an update. If no
+        argument exists for the update's mesh and value, a new argument is made.
         """
         layout, value = layout_of(op.operands[0]), op.settings[setting]
         key = setting, "" if layout is None else layout.mesh, value

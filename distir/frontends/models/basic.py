@@ -3,9 +3,9 @@ Builders of sequential programs of any size, without weights: the MLP and GPT-2 
 DistIR's Table 1 and GShard's mixtures of experts.
 
 A layer is one function, which `@main` calls once per layer, so the program does not
-grow with the number of layers. Ops of a layer have scopes such as
-`transformer.h.*.attn`, and its calls `transformer.h.0`, as after the pass
-`outline-repeats`.
+grow with the number of layers. The ops in the function of a layer have scopes such as
+`transformer.h.*.attn`, and the calls of the function have scopes such as
+`transformer.h.0`, as after the pass `outline-repeats`.
 """
 
 from __future__ import annotations

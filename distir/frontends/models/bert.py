@@ -32,11 +32,11 @@ def build_bert(
 
     The model has learned positions, one token type, norms after attention and MLP, MLPs
     of width `ffn` (by default 4 `d_model`), and the embedding as output matrix. With
-    `fused_attention` the attention of a layer is one op; if not, it is written out as
-    products and a softmax. Parameters have the names
-    and shapes of Hugging Face's BertForMaskedLM, with two exceptions: there are `seq`
-    positions instead of 512, and one token type instead of two. Raises DistIRError if a
-    size is not positive or heads do not divide the width.
+    `fused_attention` the attention of a layer is one op; without it, attention is
+    written out as products and a softmax. Parameters have the names and shapes of
+    Hugging Face's BertForMaskedLM, with two exceptions: there are `seq` positions
+    instead of 512, and one token type instead of two. Raises DistIRError if a size is
+    not positive or heads do not divide the width.
     """
     check_sizes(layers=layers, d_model=d_model, heads=heads, vocab=vocab)
     ffn = 4 * d_model if ffn is None else ffn

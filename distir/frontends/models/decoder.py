@@ -51,7 +51,7 @@ class Decoder:
     - `step`: the decoder is a step of generation with fused attention, and each layer
       also returns the keys and values in its cache.
 
-    Raises DistIRError if sizes do not fit together.
+    Raises DistIRError if a size is not positive or the heads do not divide the width.
     """
 
     d_model: int
@@ -100,8 +100,8 @@ class LayerBuilder:
     Builds the function of one transformer layer. The function maps (hidden states,
     mask, counter of calls, parameters...) to hidden states.
 
-    There is no mask if attention is fused, and no counter without dropout. With a
-    cache, the function also returns the keys and values in `kept`. In a step of
+    The function takes no mask if attention is fused, and no counter without dropout.
+    With a cache, it also returns the keys and values in `kept`. In a step of
     generation, it takes the arguments `cached` after the parameters.
     """
 
@@ -126,16 +126,16 @@ class LayerBuilder:
 
     def at(self, name: str) -> FunctionBuilder:
         """
-        Sets the scope of the next ops to the module `name` of the layer ("" for the
-        layer itself). Returns the function's builder.
+        Sets the scope of the ops that are added next to the module `name` of the layer,
+        or to the layer itself if `name` is "". Returns the function's builder.
         """
         self.b.scope = f"{SCOPE}.*.{name}".rstrip(".")
         return self.b
 
     def linear(self, name: str, value: SSAValue, outputs: int) -> SSAValue:
         """
-        Adds a linear module called `name`, and returns `value` times its weight, plus
-        its bias.
+        Adds a linear module called `name`, and returns `value` times the module's
+        weight, plus its bias. The result has `outputs` features.
         """
         b, shape = self.at(name), (*self.decoder.hidden[:2], outputs)
         product = b.op("MatMul", [value, self.p[f"{name}.weight"]], shape)
@@ -149,7 +149,7 @@ class LayerBuilder:
         return self.at(name).layer_norm(value, weights, self.decoder.hidden)
 
     def attention(self, x: SSAValue) -> SSAValue:
-        """Adds x + attention(norm(x)) and returns it."""
+        """Adds the ops that compute x + attention(norm(x)), and returns the sum."""
         d = self.decoder
         qkv = self.linear("attn.c_attn", self.norm("ln_1", x), 3 * d.d_model)
         sizes, b = (d.batch, d.seq, d.heads, d.width), self.at("attn")
@@ -163,8 +163,8 @@ class LayerBuilder:
 
     def behind_attention(self, x: SSAValue, h: SSAValue) -> SSAValue:
         """
-        Adds `x` plus the output projection of the attention result `h`, and returns the
-        sum.
+        Adds the ops that compute `x` plus the output projection of the attention result
+        `h`, and returns the sum.
         """
         d = self.decoder
         h = self.linear("attn.c_proj", h, d.d_model)
@@ -173,7 +173,7 @@ class LayerBuilder:
         return self.at("").op("Add", [h, x], d.hidden)
 
     def mlp(self, x: SSAValue) -> SSAValue:
-        """Adds x + mlp(norm(x)) and returns it."""
+        """Adds the ops that compute x + mlp(norm(x)), and returns the sum."""
         d = self.decoder
         h = self.linear("mlp.c_fc", self.norm("ln_2", x), d.ffn)
         shape = (d.batch, d.seq, d.ffn)
@@ -184,8 +184,8 @@ class LayerBuilder:
 
     def finish(self, name: str, result: SSAValue) -> Layer:
         """
-        Returns the layer as a function named `name` that returns `result`, with the
-        parameters that a call must pass.
+        Returns the layer: a function named `name` that returns `result`, and the
+        parameters that a call must pass to the function.
         """
         return Layer(self.b.finish(name, [result, *self.kept]), self.parameters)
 
@@ -228,7 +228,8 @@ def build_decoder(
 ) -> ModuleOp:
     """
     Returns the program of a decoder: embeddings of tokens and positions, `layers`, a
-    final norm and the output matrix. If `tied`, the output matrix is the embedding.
+    final norm and the output matrix. If `tied`, the embedding of tokens is also the
+    output matrix.
 
     In a step of generation, there is a position for each token of the cache, and the
     program returns the logits of the last token only.

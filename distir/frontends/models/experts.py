@@ -76,8 +76,8 @@ def expert_layer(
 
 def _dropless(layer: LayerBuilder, tokens: SSAValue, experts: int) -> SSAValue:
     """
-    Returns the mixture of experts on `tokens`, [batch, seq, d_model]. No expert has a
-    limit of tokens.
+    Returns the mixture of experts on `tokens`, [batch, seq, d_model]. An expert takes
+    any number of tokens.
     """
     d, b = layer.decoder, layer.at("moe")
     count = d.batch * d.seq
@@ -104,10 +104,12 @@ def _gates(
 ) -> tuple[SSAValue, SSAValue]:
     """
     Returns two tensors of shape [groups, tokens, experts, places], computed from the
-    layer's `tokens`, [groups, tokens, d_model]. The first is 1 where a token has a
-    place in an expert. The second is the weight of the expert's result for the token.
+    layer's `tokens`, [groups, tokens, d_model]. The first tensor is 1 where a token has
+    a place in an expert. The second tensor is the weight of the expert's result for the
+    token.
 
-    The weights of a token's choices add up to 1. Choices without a place are lost.
+    The weights of a token's choices add up to 1. A choice without a place in the expert
+    has weight 0.
     """
     b, d = layer.at("moe.gate"), layer.decoder
     groups, seq = d.batch, d.seq

@@ -1,4 +1,4 @@
-"""Appends ops and arguments to functions. The builders of models use it."""
+"""Appends ops and arguments to functions, for the builders of models."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Shape = Sequence[int]
 
 class Parameter(NamedTuple):
     """
-    A parameter or another weight of a layer. `initial` and `role` are the values of its
-    attributes `dist.initial` and `dist.role`. `element` is its element type; None
-    stands for the model's element type.
+    A parameter or another kind of weight of a layer. `initial` and `role` are the
+    values of the attributes `dist.initial` and `dist.role`. `element` is the element
+    type; None means the model's element type.
     """
 
     name: str
@@ -102,7 +102,7 @@ class FunctionBuilder:
     def parameters(self, scope: str, wanted: Sequence[Parameter]) -> list[SSAValue]:
         """
         Adds an argument for each weight in `wanted`, and returns the arguments. `scope`
-        is the path of their module ("" for the model).
+        is the path of the module that has the weights ("" for the model).
         """
         found: list[SSAValue] = []
         for name, shape, initial, role, element in wanted:
@@ -120,8 +120,8 @@ class FunctionBuilder:
         **attributes: Any,
     ) -> Sequence[SSAValue]:
         """
-        Adds an op with one result per shape, and returns the results. None in `inputs`
-        stands for an omitted input.
+        Adds an op with one result per shape in `shapes`, and returns the results. An
+        entry of `inputs` is None if the input is omitted.
         """
         return self._append(name, inputs, [self.type(s) for s in shapes], attributes)
 
@@ -134,8 +134,8 @@ class FunctionBuilder:
         **attributes: Any,
     ) -> SSAValue:
         """
-        Adds an op with one result of shape `shape`, and returns the result. None in
-        `inputs` stands for an omitted input.
+        Adds an op with one result of shape `shape`, and returns the result. An entry of
+        `inputs` is None if the input is omitted.
         """
         return self._append(name, inputs, [self.type(shape, element)], attributes)[0]
 
@@ -147,8 +147,8 @@ class FunctionBuilder:
         **attributes: Any,
     ) -> Sequence[SSAValue]:
         """
-        Adds an op with one result per pair of shape and element type, and returns the
-        results.
+        Adds an op with one result per entry of `types`, a shape and an element type,
+        and returns the results. An element type that is None is the model's.
         """
         return self._append(name, inputs, [self.type(*t) for t in types], attributes)
 
@@ -180,8 +180,8 @@ class FunctionBuilder:
 
     def causal_mask(self, seq: int) -> SSAValue:
         """
-        Adds a causal mask [seq, seq] and returns it: 0 where the key is not after the
-        query, and the lowest finite number elsewhere.
+        Adds a causal mask [seq, seq] and returns it. The mask is 0 where the key is at
+        or before the query, and the lowest finite number elsewhere.
         """
         import ml_dtypes
 

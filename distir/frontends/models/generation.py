@@ -1,9 +1,9 @@
 """
-The two steps of generation for builders of decoders. Prefill fills a cache with
-prompts; decode generates one token of each sequence from the cache.
+The two steps of generation for builders of decoders. The step prefill fills a cache
+with prompts; the step decode generates one token of each sequence from the cache.
 
 Inputs and cache are the same as in imported inference programs. Token n of a sequence
-is in slot n of the cache, however much padding its prompt had.
+is at position n of the cache, however much padding its prompt had.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class LayerCache(NamedTuple):
 
     - `mask`, [batch, 1, tokens, keys], is added to the scores of attention: 0 where a
       query may attend to a key, and the lowest number elsewhere;
-    - `places` [batch] are the slots of the first tokens; with pages, they are the
-      numbers of the first tokens, negative for padding;
+    - `places` [batch] are the positions in the cache of the first token that the step
+      reads of each sequence; with pages, they are the numbers of these tokens in their
+      sequences, negative for padding;
     - `table` [batch, columns] has the pages of each sequence, or is None without pages;
     - `keys` and `values` have the shape `ServingSizes.cache_shape`.
     """
@@ -66,7 +67,7 @@ class LayerCache(NamedTuple):
 
 @dataclass(frozen=True)
 class GenerationStep:
-    """A step of generation. `entry` is its name, `prefill` or `decode`."""
+    """A step of generation. `entry` is the name of the step, `prefill` or `decode`."""
 
     entry: str
     sizes: ServingSizes
@@ -119,8 +120,8 @@ class GenerationStep:
     ) -> tuple[SSAValue, SSAValue]:
         """
         Returns the positions of the tokens of padded prompts, and a mask [batch,
-        tokens, tokens] that tells which token may attend to which. A padding token
-        attends only to itself.
+        tokens, tokens] that is true where a token may attend to a token. A padding
+        token attends only to itself.
         """
         batch, length = self.sizes.batch, self.tokens
         row, square = (batch, length), (batch, length, length)
@@ -150,8 +151,8 @@ class GenerationStep:
 
     def layer_arguments(self, b: FunctionBuilder, heads: int, width: int) -> LayerCache:
         """
-        Adds the arguments that attention with a cache needs to the function of a layer,
-        and returns them.
+        Adds to the function of a layer the arguments that attention with a cache needs,
+        and returns these arguments.
         """
         batch, columns = self.sizes.batch, self.sizes.columns
         mask = b.argument("mask", (batch, 1, self.tokens, self.keys), role=None)
@@ -197,12 +198,12 @@ class GenerationStep:
         cache: LayerCache,
     ) -> tuple[SSAValue, list[SSAValue]]:
         """
-        Adds attention of the step's queries to the cached keys, and returns its result
-        and the keys and values in the cache after the step.
+        Adds attention of the step's queries to the cached keys. Returns the result of
+        attention, and the keys and values in the cache after the step.
 
         `own` are the queries, keys and values of the step's tokens, each [batch, heads,
-        tokens, width of a head]; keys and values may have fewer heads. The result has
-        the shape of the queries.
+        tokens, width of a head]; keys and values may have fewer heads than queries. The
+        result has the shape of the queries.
         """
         q, *given = own
         if cache.table is not None:

@@ -111,9 +111,9 @@ def _attention(
     sizes: tuple[int, int, int, int],
 ) -> list[SSAValue]:
     """
-    Adds attention of one token to the cached tokens and to itself. `qkv` is [batch, 1,
-    3 x heads x width]. Returns the result, [batch, 1, heads x width], then the token's
-    key and value.
+    Adds attention of one token to the cached tokens and to the token itself. `qkv` is
+    [batch, 1, 3 x heads x width]. Returns the result, [batch, 1, heads x width], then
+    the token's key and value.
     """
     batch, heads, cached, width = sizes
     own = (batch, heads, 1, width)

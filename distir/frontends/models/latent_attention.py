@@ -60,7 +60,7 @@ def latent_attention(
 ) -> tuple[SSAValue, list[SSAValue]]:
     """
     Adds latent attention without its output projection, for hidden states `h` [batch,
-    new, d_model]. Returns its result [batch, new, heads x value width], and the new
+    new, d_model]. Returns the result [batch, new, heads x value width], and the new
     entries of the caches: rotary keys with latents, and latents.
 
     Without caches, the keys and values of all heads are computed from the latents of a

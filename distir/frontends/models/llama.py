@@ -1,6 +1,6 @@
 """
-LLaMA: a decoder with grouped queries, rotary positions, RMS norm and SwiGLU; with
-experts it is Mixtral.
+LLaMA: a decoder with grouped queries, rotary positions, RMS norm and SwiGLU. With
+experts, the model is Mixtral.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def build_llama(
     """
     Returns the forward pass of LLaMA from token ids [batch, seq] to logits [batch, seq,
     vocab]. Parameters have the names and shapes of Hugging Face's LlamaForCausalLM.
-    Raises DistIRError if the options do not fit together.
+    Raises DistIRError if an option is out of range or if the options contradict each
+    other.
 
     - `kv_heads`: the number of heads of keys and values; by default the number of query
       heads;
@@ -52,9 +53,9 @@ def build_llama(
     - `theta`: the base of the wavelengths of the rotary positions;
     - `tied`: whether the embedding is also the output matrix;
     - `head_dim`: the width of a head; by default the heads divide `d_model`;
-    - `experts`: the number of experts in place of each MLP, or 0 for MLPs; the model is
-      then Mixtral, with the names of Hugging Face's MixtralForCausalLM. No token is
-      dropped;
+    - `experts`: the number of experts in place of each MLP, or 0 for MLPs; with experts,
+      the model is Mixtral, with the names of Hugging Face's MixtralForCausalLM. No token
+      is dropped;
     - `top_k`: the number of experts to which each token goes;
     - `step`: the step of generation to build instead (see `build_serving`), from `seq`
       token ids to the logits of the last one.
@@ -177,9 +178,9 @@ def _rotary_tables(
     inputs: StepInputs | None,
 ) -> list[SSAValue]:
     """
-    Adds the tables of cosines and sines of the angles position x theta^(-2i / width).
-    Each is [seq, width], or [batch, 1, seq, width] for the positions of a step of
-    generation. Both halves of a head's width are equal.
+    Adds the tables of cosines and sines of the angles position x theta^(-2i / width),
+    and returns them. Each table is [seq, width], or [batch, 1, seq, width] for the
+    positions of a step of generation. The two halves of the width have equal numbers.
     """
     b.at("model.rotary_emb")
     frequencies = theta ** -(np.arange(0, width, 2) / width)

@@ -1,6 +1,6 @@
 """
-Appends modules with the names and shapes of PyTorch's modules to a function. The
-builders of models use it.
+Appends modules with the names and shapes of PyTorch's modules to a function, for the
+builders of models.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class ModuleBuilder(FunctionBuilder):
     """
     Appends modules to one function.
 
-    The name of a module, relative to `root`, is the scope of its ops and the prefix of
-    its parameters' names. A parameter has the shape that PyTorch gives it; its first
-    use appends it to the function's arguments. With `trains`, modules behave as in
-    training mode.
+    The name of a module, relative to `root`, is the scope of the module's ops and the
+    prefix of its parameters' names. A parameter has the same shape as in PyTorch; it is
+    appended to the function's arguments when it is first used. With `trains`, modules
+    behave as in training mode.
     """
 
     def __init__(self, element: TypeAttribute, root: str = "", trains: bool = False):
@@ -42,8 +42,8 @@ class ModuleBuilder(FunctionBuilder):
 
     def at(self, name: str = "") -> Self:
         """
-        Sets the module of the next ops to `name` ("" for the root), and returns this
-        builder.
+        Sets the module of the ops that are added next to `name`, or to the root if
+        `name` is "". Returns this builder.
         """
         self.scope = self.path(name)
         return self
@@ -62,8 +62,8 @@ class ModuleBuilder(FunctionBuilder):
     ) -> SSAValue:
         """
         Adds a weight to the function's arguments and returns it. `initial` is the value
-        of its attribute `dist.initial`. `element` is its element type, by default the
-        model's.
+        of the attribute `dist.initial`. `element` is the element type, by default the
+        element type of the model.
         """
         wanted = Parameter(name, tuple(shape), initial, role, element)
         self.own.append(wanted)
@@ -83,9 +83,9 @@ class ModuleBuilder(FunctionBuilder):
 
     def reshape(self, value: SSAValue, shape: Shape) -> SSAValue:
         """
-        Returns `value` in the shape `shape`. The op copies sizes that stay at the same
-        position and infers the last size that changes, so it also works on a part of
-        the batch.
+        Returns `value` in the shape `shape`. The op copies the sizes that stay at the
+        same position and infers the last size that changes. It therefore also works on
+        a part of the batch.
         """
         old = shape_of(value)
         wanted = [
@@ -112,6 +112,7 @@ class ModuleBuilder(FunctionBuilder):
     ) -> SSAValue:
         """
         Adds a `torch.nn.Linear` with a weight [outputs, inputs] and, if `bias`, a bias.
+        Returns its result.
         """
         b, inputs = self.at(name), shape_of(value)[-1]
         result = b.product(value, b.parameter(f"{name}.weight", (outputs, inputs)))
@@ -123,7 +124,7 @@ class ModuleBuilder(FunctionBuilder):
     def embedding(self, name: str, ids: SSAValue, rows: int, width: int) -> SSAValue:
         """
         Adds a `torch.nn.Embedding`, which looks up the rows `ids` of a weight [rows,
-        width].
+        width]. Returns its result.
         """
         weight = self.at(name).parameter(f"{name}.weight", (rows, width))
         return self.rows(weight, ids)
@@ -134,7 +135,10 @@ class ModuleBuilder(FunctionBuilder):
         return self.op("Gather", [weight, ids], shape, axis=0)
 
     def norm(self, name: str, value: SSAValue, epsilon: float) -> SSAValue:
-        """Adds a `torch.nn.LayerNorm` over the last dimension."""
+        """
+        Adds a `torch.nn.LayerNorm` over the last dimension of `value`, and returns its
+        result.
+        """
         b, width = self.at(name), shape_of(value)[-1:]
         scale = b.parameter(f"{name}.weight", width, "ones")
         bias = b.parameter(f"{name}.bias", width)
@@ -147,7 +151,10 @@ class ModuleBuilder(FunctionBuilder):
         )
 
     def rms_norm(self, name: str, value: SSAValue, epsilon: float) -> SSAValue:
-        """Adds a `torch.nn.RMSNorm` over the last dimension."""
+        """
+        Adds a `torch.nn.RMSNorm` over the last dimension of `value`, and returns its
+        result.
+        """
         b = self.at(name)
         scale = b.parameter(f"{name}.weight", shape_of(value)[-1:], "ones")
         return b.op(
@@ -179,7 +186,7 @@ class ModuleBuilder(FunctionBuilder):
     ) -> SSAValue:
         """
         Adds attention of `query` [batch, heads, seq, width] to `key` and `value`, and
-        returns its result. The number of key heads may be a divisor of the number of
+        returns the result. The number of key heads may be a divisor of the number of
         query heads; several query heads then share a key head.
         """
         inputs = [query, key, value]
@@ -194,8 +201,9 @@ class ModuleBuilder(FunctionBuilder):
     ) -> SSAValue:
         """
         Adds attention of `query` [batch, heads, seq, width] to `key` and `value` as two
-        products and a softmax, and returns its result. Scores are not scaled. `bias`,
-        if given, is added to them and must broadcast to [batch, heads, seq, keys].
+        products and a softmax, and returns the result. Scores are not scaled. `bias`,
+        if given, is added to the scores and must broadcast to [batch, heads, seq,
+        keys].
         """
         key = self.transpose(key, 0, 1, 3, 2)
         shape = (*shape_of(query)[:-1], shape_of(key)[-1])
@@ -239,9 +247,9 @@ class ModuleBuilder(FunctionBuilder):
         self, name: str, value: SSAValue, epsilon: float = 1e-5, momentum: float = 0.1
     ) -> SSAValue:
         """
-        Adds a `torch.nn.BatchNorm2d`. In training mode it uses the batch's statistics
-        and moves the running statistics by `momentum`. In evaluation mode it uses the
-        running statistics.
+        Adds a `torch.nn.BatchNorm2d`, and returns its result. In training mode the
+        module uses the batch's statistics and moves the running statistics by
+        `momentum`. In evaluation mode it uses the running statistics.
         """
         b, channels = self.at(name), shape_of(value)[1:2]
         inputs = [
@@ -262,7 +270,10 @@ class ModuleBuilder(FunctionBuilder):
     def group_norm(
         self, name: str, value: SSAValue, groups: int, epsilon: float
     ) -> SSAValue:
-        """Adds a `torch.nn.GroupNorm` of a tensor [batch, channels, ...]."""
+        """
+        Adds a `torch.nn.GroupNorm` of a tensor [batch, channels, ...], and returns its
+        result.
+        """
         b, channels = self.at(name), shape_of(value)[1:2]
         scale = b.parameter(f"{name}.weight", channels, "ones")
         inputs = [value, scale, b.parameter(f"{name}.bias", channels)]
@@ -277,7 +288,10 @@ class ModuleBuilder(FunctionBuilder):
     def max_pool(
         self, value: SSAValue, kernel: int, stride: int, padding: int = 0
     ) -> SSAValue:
-        """Adds a `torch.nn.MaxPool2d` of an image [batch, channels, height, width]."""
+        """
+        Adds a `torch.nn.MaxPool2d` of an image [batch, channels, height, width], and
+        returns its result.
+        """
         batch, channels, *sides = shape_of(value)
         sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
         return self.op(
@@ -290,14 +304,17 @@ class ModuleBuilder(FunctionBuilder):
         )
 
     def single(self, number: npt.ArrayLike) -> SSAValue:
-        """Adds a constant in single precision, regardless of the model's precision."""
+        """
+        Adds a constant in single precision, regardless of the model's precision, and
+        returns it.
+        """
         array = np.asarray(number, np.float32)
         return self.op("Constant", [], array.shape, f32, value=array)
 
     def layer(self, name: str, result: SSAValue) -> Layer:
         """
-        Returns the layer: the finished function with the name `name`, and its
-        parameters.
+        Returns the layer: the finished function, called `name` and returning `result`,
+        and its parameters.
         """
         return Layer(self.finish(name, [result]), self.own)
 

@@ -41,12 +41,12 @@ def build_wide_resnet(
     """
     Returns the forward pass of a ResNet with `layers` layers, from images [batch, 3,
     image, image] to logits [batch, classes]. Raises DistIRError if `layers` is not 50,
-    101 or 152, or if another size is not valid.
+    101 or 152, or if one of the other sizes is not valid.
 
-    There are four stages of bottleneck blocks (`build_resnet`). A block of the first stage has three
-    convolutions: 1 x 1 to `channels` channels, 3 x 3 to `width_factor` times as many,
-    and 1 x 1 to four times `channels`. Each further stage doubles the channels and
-    halves the sides of the image.
+    There are four stages of bottleneck blocks (`build_resnet`). A block of the first
+    stage has three convolutions: 1 x 1 to `channels` channels, 3 x 3 to `width_factor`
+    times as many, and 1 x 1 to four times `channels`. Each further stage doubles the
+    channels and halves the sides of the image.
 
     With 64 channels and a factor of 1 the model is torchvision's ResNet, with the same
     names. With a larger factor it is the wide ResNet that Alpa and Rhino measure. With
@@ -72,11 +72,11 @@ def build_resnet(
     trains: bool = False,
 ) -> ModuleOp:
     """
-    Returns the forward pass of a ResNet with `blocks` bottleneck blocks in each of its
-    stages, as torchvision's `ResNet(Bottleneck, blocks)` has them. Sizes and errors are
-    those of `build_wide_resnet`. With `wide_first`, the first convolution of a block
-    has as many channels as its 3 x 3 convolution; with 64 channels and a factor of n,
-    the model is then torchvision's with a `width_per_group` of 64 n.
+    Returns the forward pass of a ResNet whose stage i has `blocks[i]` bottleneck
+    blocks, as in torchvision's `ResNet(Bottleneck, blocks)`. The sizes and errors are
+    the same as for `build_wide_resnet`. With `wide_first`, the first convolution of a
+    block has as many channels as the block's 3 x 3 convolution; with 64 channels and a
+    factor of n, the model is then torchvision's with a `width_per_group` of 64 n.
     """
     check_sizes(channels=channels, width_factor=width_factor, classes=classes)
     check_sizes(batch=batch, image=image)
@@ -106,7 +106,9 @@ def build_resnet(
 def _repeated(
     main: ModuleBuilder, stage: str, like: SSAValue, channels: int, factors: Factors
 ) -> Layer:
-    """Returns the layer that all blocks of `stage` after the first block call."""
+    """
+    Returns the layer that is called for each block of `stage` except the first block.
+    """
     b = ModuleBuilder(main.element, f"{stage}.*", main.trains)
     x = b.argument("hidden", shape_of(like), role=None)
     return b.layer(stage, _block(b, "", x, channels, factors, 1))

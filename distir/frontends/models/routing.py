@@ -47,7 +47,7 @@ def mixture(
 ) -> SSAValue:
     """
     Returns the mixture of experts on tokens `x`, [tokens, d_model], as [tokens, 1,
-    d_model]. No expert has a limit of tokens.
+    d_model]. An expert takes any number of tokens.
 
     - `routes`: the weights and ids of each token's experts, each [tokens, choices].
     - `inside`: a function that adds the ops of the experts. It takes the rows of
@@ -88,9 +88,9 @@ def grouped_product(
     transposed: bool,
 ) -> SSAValue:
     """
-    Returns the product of each row of `h`, [1, tokens, choices, inputs], with the
-    matrix of its expert. `matrices` is [experts, inputs, outputs], or [experts,
-    outputs, inputs] if `transposed`.
+    Returns the product of each row of `h`, [1, tokens, choices, inputs], and the matrix
+    of the row's expert. `matrices` is [experts, inputs, outputs], or [experts, outputs,
+    inputs] if `transposed`.
     """
     _, tokens, choices, _ = shape_of(h)
     outputs = shape_of(matrices)[1 if transposed else 2]

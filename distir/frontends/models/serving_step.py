@@ -1,9 +1,9 @@
 """
-Builds inference steps of decoders of any size, to simulate a service.
+Builds inference steps of decoders of any size, for the simulation of a service.
 
 The program of a step has the costs of a real step: matrix products, attention over a
 cache of keys and values, and communication. It leaves out work that engines fuse into
-other kernels, such as rotating queries and keys by their positions.
+these ops, such as rotating queries and keys by their positions.
 """
 
 from __future__ import annotations
@@ -140,14 +140,16 @@ class DecoderSizes:
     @property
     def experts_in_all(self) -> int:
         """
-        The number of elements in the matrices of all routed experts of all layers.
+        The number of elements in the matrices of all routed experts of all layers
+        together.
         """
         inside = self.expert_layers * self.experts * self.expert_ffn
         return inside * (3 if self.gated else 2) * self.d_model
 
     def parameter_bytes(self, elements: float) -> float:
         """
-        Returns the bytes of `elements` matrix elements in the layers, without scales.
+        Returns the bytes of `elements` matrix elements in the layers, without the
+        scales of quantised weights.
         """
         kind = self.formats.weights
         if kind is None:
@@ -160,8 +162,9 @@ _SIDES = ("key", "value")
 
 def cache_patterns(sizes: DecoderSizes) -> list[str]:
     """
-    Returns patterns of the names of all caches that have heads, each with the dimension
-    of the heads, in the syntax of layout requests. Caches of latents have no heads.
+    Returns patterns of the names of all caches that have heads. Each pattern states
+    which dimension has the heads, in the syntax of layout requests. Caches of latents
+    have no heads.
     """
     if sizes.latent is not None:
         return []
@@ -295,8 +298,8 @@ def _attention(
     b: StepBuilder, sizes: DecoderSizes, h: SSAValue, caches: Sequence[SSAValue]
 ) -> tuple[SSAValue, list[SSAValue]]:
     """
-    Adds attention without its output projection. Returns its result [batch, new, heads
-    x width] and the new keys and values.
+    Adds attention without its output projection. Returns the result [batch, new, heads
+    x width], and the new keys and values.
     """
     width = sizes.head_width
     q, *own = (
@@ -313,7 +316,7 @@ def _attention(
 
 
 def _mlp(b: StepBuilder, name: str, h: SSAValue, ffn: int, gated: bool) -> SSAValue:
-    """Adds an MLP of inner width `ffn`, gated or with GELU, and returns its result."""
+    """Adds an MLP of inner width `ffn`, gated or with GELU, and returns the result."""
     d_model = shape_of(h)[-1]
     up = b.linear(f"{name}.up_proj", h, ffn, bias=False)
     if gated:
@@ -328,7 +331,7 @@ def _mlp(b: StepBuilder, name: str, h: SSAValue, ffn: int, gated: bool) -> SSAVa
 def _mixture(b: StepBuilder, sizes: DecoderSizes, h: SSAValue) -> SSAValue:
     """
     Adds a mixture of experts without a capacity, so that no token is dropped, and
-    returns its result.
+    returns the result.
     """
     batch, new, d_model = shape_of(h)
     tokens, choices = batch * new, sizes.choices

@@ -1,4 +1,7 @@
-"""Appends the modules of an inference step. Weights and caches may have 4 or 8 bits."""
+"""
+Appends the modules of an inference step to a function. Weights and caches may have 4 or
+8 bits.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ _ROWS = ("quantized", "scale")
 @dataclass(frozen=True)
 class StepFormats:
     """
-    The number formats of a step's matrices and caches. None stands for the type of the
-    model.
+    The number formats of a step's matrices and caches. A format that is None means the
+    type of the model.
 
     - `weights`: the format of the layers' matrices, one of `WEIGHT_FORMATS`.
     - `cache`: the format of the caches, one of `EIGHT_BITS`.
@@ -60,8 +63,9 @@ class Matrices(NamedTuple):
 
 class StepBuilder(ModuleBuilder):
     """
-    Appends modules with weights and caches in the given `formats`. Their arguments have
-    the names that the passes `quantize-weights` and `quantize-caches` use.
+    Appends modules with weights and caches in the given `formats`. The arguments for
+    weights and caches have the names that the passes `quantize-weights` and
+    `quantize-caches` would give them.
     """
 
     def __init__(self, element: TypeAttribute, root: str, formats: StepFormats):
@@ -72,9 +76,9 @@ class StepBuilder(ModuleBuilder):
         self, name: str, value: SSAValue, outputs: int, bias: bool = True
     ) -> SSAValue:
         """
-        Adds the product of `value` with a matrix of parameters, and returns its result.
-        Raises DistIRError if the groups of 4-bit weights do not divide the number of
-        inputs.
+        Adds the product of `value` and a matrix of parameters, and returns the result.
+        Raises DistIRError if the group size of 4-bit weights does not divide the number
+        of inputs.
         """
         kind = self.formats.weights
         if kind is None:
@@ -91,8 +95,9 @@ class StepBuilder(ModuleBuilder):
 
     def experts(self, name: str, experts: int, inputs: int, outputs: int) -> Matrices:
         """
-        Adds the matrices `name` of experts, each from `inputs` to `outputs`. Raises
-        DistIRError for 4-bit weights whose groups do not divide the matrices' rows.
+        Adds the matrices `name` of all experts, each from `inputs` to `outputs`
+        features, and returns them. Raises DistIRError if the group size of 4-bit
+        weights does not divide the rows of the matrices.
         """
         kind = self.formats.weights
         if kind is None:
@@ -159,8 +164,8 @@ class StepBuilder(ModuleBuilder):
 
     def _four_bits(self, name: str, shape: Sequence[int]) -> list[SSAValue]:
         """
-        Adds the tensors that stand for the matrices `name` [..., inputs] in 4 bits. Raises
-        DistIRError if groups do not divide the inputs.
+        Adds the tensors that hold the matrices `name` [..., inputs] in 4 bits. Raises
+        DistIRError if the group size does not divide the number of inputs.
         """
         *rows, inputs = shape
         group = self.formats.group

@@ -1,4 +1,7 @@
-"""MLPs with SwiGLU and mixtures of such MLPs, for builders of models."""
+"""
+MLPs with SwiGLU, and mixtures of experts that are MLPs with SwiGLU, for builders of
+models.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ def swiglu_mixture(
     """
     Returns the mixture of `experts` SwiGLU MLPs of width `ffn` on `x`, [batch, seq,
     d_model], with the same shape. Each token goes to the `top_k` experts with the
-    largest gates, and their weights add up to 1. No expert has a limit of tokens.
+    largest gates; the weights of these experts add up to 1. An expert takes any number
+    of tokens.
     """
     batch, seq, d_model = shape_of(x)
     tokens = batch * seq

@@ -42,8 +42,8 @@ def build_t5(
 ) -> ModuleOp:
     """
     Returns the forward pass of T5 from token ids [batch, seq] and the ids of the target
-    so far [batch, target_seq] to logits [batch, target_seq, vocab]. `target_seq` is
-    `seq` by default.
+    tokens so far [batch, target_seq] to logits [batch, target_seq, vocab]. `target_seq`
+    is `seq` by default.
 
     The encoder and the decoder have `layers` layers each, with RMS norms, attention
     with a learned bias per distance, and MLPs with ReLU of width `ffn` (by default 4
@@ -134,7 +134,7 @@ def _attention(
 ) -> SSAValue:
     """
     Returns `x` plus the attention of norm(x) to itself, or to the encoder's output
-    `encoded` if given. Products of queries and keys are not scaled.
+    `encoded` if given. The products of queries and keys are not scaled.
     """
     count, width = heads
     h = b.rms_norm(f"{name}.layer_norm", x, _EPSILON)
@@ -189,9 +189,9 @@ def _bias(
 def _kinds(distances: Sequence[int], causal: bool) -> list[int]:
     """
     Returns the index of the learned bias for each distance from a query to a key. Half
-    of the indices stand for single distances, the other half for wider and wider
-    ranges. A decoder (`causal`) uses all indices for keys before the query; an encoder
-    uses half of them for keys after the query.
+    of the indices stand for single distances, the other half for ranges of distances
+    that get wider and wider. A decoder (`causal`) uses all indices for keys before the
+    query; an encoder uses half of the indices for keys after the query.
     """
     kinds = _BUCKETS if causal else _BUCKETS // 2
     exact = kinds // 2

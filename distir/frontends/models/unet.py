@@ -42,7 +42,8 @@ def build_unet(
 
     The defaults are the model of DDPM ("Denoising Diffusion Probabilistic Models",
     2020) for CIFAR-10. Parameters have the names and shapes of UNet2DModel in Hugging
-    Face's diffusers. Raises DistIRError if sizes do not fit together.
+    Face's diffusers. Raises DistIRError if a size is not positive or is not a multiple
+    of a number that must divide it.
     """
     check_sizes(batch=batch, image=image, channels=channels, blocks=blocks)
     halved = 2 ** (len(multipliers) - 1)
@@ -91,7 +92,7 @@ def build_unet(
 
 class _Unet:
     """
-    Builds the modules of a U-Net. `time` holds the embedding of each image's time.
+    Builds the modules of a U-Net. `time` is the embedding of the time of each image.
     """
 
     def __init__(
@@ -112,8 +113,8 @@ class _Unet:
 
     def residual(self, name: str, x: SSAValue, channels: int) -> SSAValue:
         """
-        Returns `x` plus two convolutions, each after a norm. A projection of the time's
-        embedding is added between them.
+        Returns `x` plus two convolutions, each after a norm. A projection of the time
+        embedding is added between the convolutions.
         """
         b, batch = self.b, shape_of(x)[0]
         h = self._norm(f"{name}.norm1", x)

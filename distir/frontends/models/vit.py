@@ -32,7 +32,8 @@ def build_vit(
     The tokens are patches of `patch` x `patch` pixels and one class token. The model
     has learned positions, norms before attention and before the MLP, and MLPs of width
     4 `d_model`. Parameters have the names and shapes of Hugging Face's
-    ViTForImageClassification. Raises DistIRError if sizes do not fit together.
+    ViTForImageClassification. Raises DistIRError if a size is not positive, the patches
+    do not divide the image or the heads do not divide the width.
     """
     check_sizes(layers=layers, d_model=d_model, heads=heads, classes=classes)
     check_sizes(batch=batch, image=image, patch=patch)
@@ -62,7 +63,7 @@ def _embeddings(
 ) -> SSAValue:
     """
     Returns the embeddings of the class token and of the patches, [batch, tokens,
-    width], with their positions added.
+    width]. The embeddings of the tokens' positions are already added.
     """
     name = "vit.embeddings"
     batch, _, image, _ = shape_of(pictures)

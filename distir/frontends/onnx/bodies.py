@@ -45,8 +45,8 @@ _SCAN_WITHOUT_BATCH = 9
 class Expanded:
     """
     A model in which all operators with bodies are expanded. `tensors` are the
-    initializers of the former bodies. Large initializers are inputs of `model` without
-    data.
+    initializers of the former bodies. Large initializers are inputs of `model`, without
+    their data.
     """
 
     model: ModelProto

@@ -33,8 +33,8 @@ Array = npt.NDArray[Any]
 
 class Facts:
     """
-    The known types and small arrays of a graph, by the name of the value. Call `learn`
-    on the graph's nodes in order.
+    The known types and small arrays of a graph's values, by the name of the value. Call
+    `learn` on the graph's nodes in order.
 
     - `inputs`: the types of the graph's inputs.
     - `dims`: sizes of the symbolic dimensions in declared types.
@@ -60,7 +60,7 @@ class Facts:
     def learn_tensor(self, tensor: TensorProto, *, has_data: bool = True) -> None:
         """
         Records the type of an initializer. Also records its array if the array is small
-        and `has_data`.
+        and `has_data` is true.
         """
         shape = tuple(tensor.dims)
         self.types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, shape)
@@ -83,8 +83,8 @@ class Facts:
 
     def shape(self, name: str) -> list[int | None] | None:
         """
-        Returns the sizes of the tensor `name`, with None for each unknown size. Returns
-        None if its rank is unknown.
+        Returns the sizes of the tensor `name`; an entry is None if the size is unknown.
+        The result is None if the number of dimensions is unknown.
         """
         type_ = self.types.get(name)
         if type_ is None or not type_.tensor_type.HasField("shape"):
@@ -97,7 +97,8 @@ class Facts:
     def origins(self, name: str) -> list[str]:
         """
         Returns the names of the graph's inputs whose values determine the value `name`.
-        Leaves out known arrays, and inputs of which only the shape matters.
+        Leaves out inputs that matter only by their shape. The search stops at arrays
+        that are known.
         """
         found: dict[str, None] = {}
         pending, seen = [name], set[str]()
@@ -131,8 +132,8 @@ class Facts:
 
     def _computed(self, node: NodeProto, schema: OpSchema) -> Sequence[Array]:
         """
-        Returns the results of `node` as arrays. The list is empty if they are unknown
-        or large.
+        Returns the results of `node` as arrays. The list is empty if a result is
+        unknown or large.
         """
         if node.op_type in ("Shape", "Size") and not domain_of(node):
             return self._from_shape(node)

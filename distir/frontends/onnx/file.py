@@ -104,14 +104,14 @@ def check_text(message: Message) -> None:
 
 
 def is_external(tensor: TensorProto) -> bool:
-    """Whether the tensor's data is in another file."""
+    """Whether the tensor's data is in a file of its own, outside of the ONNX file."""
     return tensor.data_location == TensorProto.EXTERNAL
 
 
 def is_large(tensor: TensorProto) -> bool:
     """
-    Whether a tensor is always stored with the weights: its data is in another file, or
-    the tensor has more than `LARGE` elements.
+    Whether a tensor is stored with the weights in any case: its data is outside of the
+    ONNX file, or it has more than `LARGE` elements.
     """
     return is_external(tensor) or prod(tensor.dims) > LARGE
 

@@ -3,9 +3,9 @@ Imports ONNX models as sequential programs.
 
 The graph becomes `@main`, and each node becomes one op, in order. Graph inputs and
 weights become arguments. `weight_roles` decides which float initializers are
-parameters. Other large constants become `constant` arguments; each small constant
-becomes an `onnx.Constant`. Dimensions that types do not determine stay dynamic, and the
-pass `fold-shapes` resolves them.
+parameters. Of the remaining initializers, large ones become `constant` arguments, and
+each small one becomes an `onnx.Constant`. Dimensions that types do not determine stay
+dynamic, and the pass `fold-shapes` resolves them.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def import_onnx(
     - `dims`: sizes of dynamic dimensions of the inputs, by their symbol or as
       `INPUT.POSITION`.
     - `trainable`, `frozen`: patterns of names of weights, such as `*.bias`, that
-      override the file's facts about training; a weight that matches both is trained.
-    - `values`: arrays that replace the data of initializers, by name; None stands for a
-      tensor without a value.
+      override what the file says about training; a weight that matches both is trained.
+    - `values`: arrays that replace the data of initializers, by name; a None means that
+      the tensor has no value.
     - `numbers`: values of inputs that hold one number, by name; these inputs become
       constants.
 
@@ -254,7 +254,8 @@ class _Importer:
 
     def _note(self, found: WeightRole) -> None:
         """
-        Writes the facts in `found` as attributes of the argument that was added last.
+        Writes the facts in `found` as attributes of the argument that was added most
+        recently.
         """
         if found.frozen:
             self.attributes[-1][FROZEN] = UnitAttr()
@@ -337,8 +338,8 @@ class _Importer:
 
     def _leave_out_empty_scales(self, node: NodeProto) -> None:
         """
-        Removes the scales of a Resize if they have no elements. Empty scales mean "no
-        scales" in opset 11.
+        Removes the operand for the scales of a Resize if it has no elements. Empty
+        scales mean "no scales" in opset 11.
         """
         if node.op_type == "Resize" and len(node.input) > 3 and node.input[2]:
             shape = self.inference.types[node.input[2]].tensor_type.shape
@@ -387,7 +388,10 @@ class _Importer:
         self._add(node, op)
 
     def _add(self, node: NodeProto, op: Operation) -> None:
-        """Adds the op of a node. Its results get the names of the node's outputs."""
+        """
+        Adds the op `op` of a node. The results of the op get the names of the node's
+        outputs.
+        """
         if (location := node_location(node)) is not None:
             op.location = location
         self.block.add_op(op)
@@ -399,9 +403,9 @@ class _Importer:
 
 def _is_other_name(node: NodeProto, weights: Container[str]) -> bool:
     """
-    Whether a node is an `Identity` that only gives a parameter another name. PyTorch's
-    older exporter merges parameters with equal values: it writes each duplicate as an
-    `Identity` of the first one.
+    Whether a node is an `Identity` that only gives a second name to a parameter.
+    PyTorch's older exporter merges parameters with equal values: it writes each
+    duplicate as an `Identity` of the first one.
     """
     return (
         node.op_type == "Identity"

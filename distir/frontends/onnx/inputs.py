@@ -1,6 +1,6 @@
 """
-Applies the user's facts about the inputs of an ONNX model: the sizes of dynamic
-dimensions, and the values of inputs that are always the same number.
+Applies what the user states about the inputs of an ONNX model: the sizes of dynamic
+dimensions, and the values of inputs that are the same number in every run.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _UNNAMED = "?"
 def clear_unknown_sizes(graph: GraphProto) -> None:
     """
     Clears the sizes -1 and the names `?` of unknown dimensions, in place. Paddle's
-    converter writes them; by the standard, an unknown dimension has neither a size nor
-    a name.
+    converter writes them, but in the standard an unknown dimension has neither a size
+    nor a name.
     """
     for info in (*graph.input, *graph.output, *graph.value_info):
         for dim in info.type.tensor_type.shape.dim:
@@ -49,8 +49,8 @@ def bind_inputs(
     symbolic dimensions.
 
     `dims` gives sizes by a dimension's symbol or as `INPUT.POSITION`. Raises
-    DistIRError if a dimension has no size or several, or if `dims` names an unknown
-    dimension.
+    DistIRError if a dimension has no size or several sizes, or if `dims` names an
+    unknown dimension.
     """
     dynamic = {
         (info.name, index): dim.dim_param

@@ -33,8 +33,8 @@ def require(node: NodeProto, holds: bool, text: str) -> None:
 
 def body_of(node: NodeProto, name: str) -> GraphProto:
     """
-    Returns the body in the attribute `name` of a node. Raises DistIRError if there is
-    none.
+    Returns the body in the attribute `name` of a node. Raises DistIRError if the node
+    has no such attribute.
     """
     body = attributes_of(node).get(name)
     if not isinstance(body, GraphProto):
@@ -53,10 +53,10 @@ def unrolled_loop(
     scope: str,
 ) -> list[str]:
     """
-    Writes the steps of a Loop into `writer` and returns the names of its results.
-    `inputs` are the names of its operands. `names` maps the names of values in the
-    surrounding body to names in the graph. Raises DistIRError if the loop is malformed
-    or too long, or if its number of steps is unknown.
+    Writes the steps of a Loop into `writer` and returns the names of the Loop's
+    results. `inputs` are the names of its operands. `names` maps the names of values in
+    the surrounding body to names in the graph. Raises DistIRError if the Loop is
+    malformed or has too many steps, or if its number of steps is unknown.
     """
     body = body_of(node, "body")
     states = list(inputs[2:])
@@ -110,8 +110,8 @@ def _concatenated(
 
 def _empty(writer: GraphWriter, node: NodeProto, body: GraphProto, result: int) -> str:
     """
-    Returns the name of the stacked result number `result` of a loop without steps. The
-    result has no rows, and its unknown sizes are 0.
+    Returns the name of result `result`, which stacks the values of all steps, for a
+    loop without steps. The result has no rows, and its unknown sizes are 0.
     """
     type_ = body.output[result + 1].type.tensor_type
     require(
@@ -130,10 +130,10 @@ def unrolled_scan(
     scope: str,
 ) -> list[str]:
     """
-    Writes the steps of a Scan into `writer` and returns the names of its results.
-    `inputs` are the names of its operands. `names` maps the names of values in the
-    surrounding body to names in the graph. Raises DistIRError if the scan is malformed
-    or too long, or if its number of steps is unknown.
+    Writes the steps of a Scan into `writer` and returns the names of the Scan's
+    results. `inputs` are the names of its operands. `names` maps the names of values in
+    the surrounding body to names in the graph. Raises DistIRError if the Scan is
+    malformed or has too many steps, or if its number of steps is unknown.
     """
     form = _scan_form(node)
     body, states = form.body, list(inputs[: form.states])
@@ -188,8 +188,8 @@ def _steps(writer: GraphWriter, node: NodeProto, name: str, axis: int) -> int:
 @dataclass(frozen=True)
 class _ScanForm:
     """
-    The parts of a Scan: its body, its number of states, and, for each scanned operand
-    and stacked result, its axis and whether it is reversed.
+    The parts of a Scan: its body, the number of its states, and the axis of each
+    scanned operand and each stacked result, with a flag for reversed order.
     """
 
     body: GraphProto
@@ -202,7 +202,7 @@ class _ScanForm:
 
 def _scan_form(node: NodeProto) -> _ScanForm:
     """
-    Returns the parts of a Scan. Raises DistIRError if it does not conform to the
+    Returns the parts of a Scan. Raises DistIRError if the Scan does not conform to the
     standard.
     """
     attributes: Mapping[str, Any] = attributes_of(node)

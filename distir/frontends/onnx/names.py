@@ -57,7 +57,8 @@ LINE = "pkg.distir.line"
 
 def node_scope(node: NodeProto) -> str:
     """
-    Returns the dotted path of the source module of a node, or "" if it is unknown.
+    Returns the dotted path of the module of the source model from which a node came, or
+    "" if the module is unknown.
     """
     metadata = {p.key: p.value for p in node.metadata_props}
     if _NAME_SCOPES in metadata:
@@ -69,7 +70,7 @@ def node_scope(node: NodeProto) -> str:
 
 def node_location(node: NodeProto) -> LocationAttr | None:
     """
-    Returns the source line of the module's code that a node came from, or None if the
+    Returns the source line of the module's code from which a node came, or None if the
     line is unknown.
     """
     line = next((p.value for p in node.metadata_props if p.key == LINE), "")
@@ -87,8 +88,8 @@ def _location(file: str, line: int) -> LocationAttr:
 
 def set_scope(node: NodeProto, scope: str) -> None:
     """
-    Writes `scope` into the metadata of a node that has no scope. `node_scope` then
-    returns it.
+    Writes `scope` into the metadata of a node without a scope, where `node_scope` finds
+    it.
     """
     node.metadata_props.add(key=_NAME_SCOPES, value=repr([scope, node.op_type]))
 

@@ -226,7 +226,7 @@ def convert(model: ModelProto) -> ModelProto:
 
 def _restore_sampling(graph: GraphProto) -> None:
     """
-    Restores how Resize samples after a conversion from an old opset, in place. Old
+    Restores the sampling of Resize after a conversion from an old opset, in place. Old
     Resize and Upsample take the element at `floor(i / scale)`, but ONNX's converter
     leaves the sampling attributes at their new default.
     """

@@ -29,7 +29,7 @@ PARAMETER = "PARAMETER"
 @dataclass(frozen=True)
 class ExportedTensors:
     """
-    The tensors of an exported program, used or not.
+    The tensors of an exported program, including unused ones.
 
     - `kinds`: the kind of each tensor, by its name in the state dict: `PARAMETER`,
       `BUFFER` or `CONSTANT_TENSOR`.
@@ -63,16 +63,16 @@ def exported_tensors(graph: GraphProto) -> ExportedTensors | None:
 
 def operation_in_torch(node: NodeProto) -> str:
     """
-    Returns the PyTorch operation that a node comes from, with its operands, as text.
-    Returns "" if it is unknown.
+    Returns the PyTorch operation from which a node comes, with its operands, as text.
+    Returns "" if the operation is unknown.
     """
     return next((e.value for e in node.metadata_props if e.key == _FX_NODE), "")
 
 
 def operands_in_torch(node: NodeProto) -> frozenset[str]:
     """
-    Returns the names, in the exported program, of the operands of the PyTorch operation
-    that a node comes from.
+    Returns the operands of the PyTorch operation from which a node comes, by their
+    names in the exported program.
     """
     found = _operation(node)
     return frozenset(_VALUE.findall(found["arguments"]) if found else ())
@@ -89,7 +89,8 @@ def is_detach(node: NodeProto) -> bool:
 def lost_detach(node: NodeProto) -> bool:
     """
     Whether a node read the result of a `detach` that the exporter's optimizer removed.
-    Such an operand has the name `detach` or `detach` with a number.
+    The node's metadata then has an operand with the name `detach` or `detach` with a
+    number.
     """
     read = {n for n in operands_in_torch(node) if re.fullmatch(r"detach(_\d+)?", n)}
     return bool(read - set(node.input)) and not is_detach(node)

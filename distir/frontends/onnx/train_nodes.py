@@ -42,8 +42,8 @@ def _node(
 ) -> Callable[[Read], Read]:
     """
     Returns a decorator that registers the reader of nodes called `name`. The node has
-    one operand for each rank in `ranks` (None: any rank), and the integer attributes
-    `numbers`.
+    one operand for each entry of `ranks`, the operand's number of dimensions (None: any
+    number), and the integer attributes `numbers`.
     """
 
     def register(read: Read) -> Read:
@@ -168,8 +168,8 @@ def opaque(
     operands: Sequence[SSAValue | None], attributes: Mapping[str, Any]
 ) -> Operation:
     """
-    Returns the op of an opaque module. Raises ValueError if its attributes or its
-    operands do not fit its sharding rule.
+    Returns the op of an opaque module. Raises ValueError if the attributes or operands
+    contradict the sharding rule of the module.
     """
     inputs = [value for value in operands if value is not None]
     texts = {name: _text(attributes[name]) for name in _TEXTS if name in attributes}

@@ -48,7 +48,7 @@ class TypeInference:
 
     def infer(self, node: NodeProto) -> list[TypeProto]:
         """
-        Infers the types of the results of `node`, adds them to `types` and returns
+        Infers the types of the results of `node`, adds the types to `types` and returns
         them. Omitted results get a type too. Raises DistIRError if the types cannot be
         inferred.
         """
@@ -59,8 +59,8 @@ class TypeInference:
 
     def inferred(self, node: NodeProto) -> list[TypeProto] | DistIRError:
         """
-        Returns the types of the results of `node`. Returns the error, instead of
-        raising it, if they cannot be inferred.
+        Returns the types of the results of `node`. If they cannot be inferred, returns
+        the error instead of raising it.
         """
         schema = defs.get_schema(
             node.op_type, self.versions[domain_of(node)], domain_of(node)
@@ -99,7 +99,7 @@ class TypeInference:
     ) -> TypeProto | None:
         """
         Returns the type, without a shape, of an input that must have the same element
-        type as result `index` by the schema. Returns None if there is no such input.
+        type as result `index` by the schema. Returns None if no input must.
         """
         formal = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
         for position, name in enumerate(node.input):

@@ -2,11 +2,11 @@
 Decides which tensors of an ONNX file are trained.
 
 A file stores parameters, buffers and literals alike as initializers. PyTorch's newer
-exporter records the kind of each tensor, and the importer trusts this record. In other
-files, a tensor that operators use as a weight counts as a parameter, and a tensor that
-is certainly no parameter counts as a constant. Any other tensor is in doubt, and its
-argument has the attribute `dist.doubt`: the program can be run, but not trained until
-the user states the tensor's role.
+exporter records the kind of each tensor, and the importer trusts this record. In files
+without the record, a tensor that operators use as a weight counts as a parameter, and a
+tensor that cannot be a parameter counts as a constant. Any other tensor is in doubt,
+and its argument has the attribute `dist.doubt`: the program can be run, but not trained
+until the user states the tensor's role.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WeightRole:
     """
     The role of a float tensor in a file. A `literal` becomes an op of the program, and
     any other tensor an argument. `doubt` is the reason why a parameter cannot be
-    trained (see `distir.program.doubts`), or None.
+    trained (see `distir.program.doubts`); it is None for a parameter that can.
     """
 
     role: Role
@@ -99,9 +99,9 @@ class WeightRoles:
 
     def _replaced(self, graph: GraphProto) -> set[str]:
         """
-        Returns the names of tensors that nodes read in place of a parameter or buffer.
-        The exporter transposed or folded the original, or merged it with an equal
-        tensor.
+        Returns the names of tensors that nodes read in place of a parameter or buffer,
+        because the exporter transposed or folded the parameter or buffer, or merged it
+        with an equal tensor.
         """
         if self.exported is None:
             return set()
@@ -170,7 +170,8 @@ class WeightRoles:
     def _final_uses(self, name: str) -> Iterator[tuple[NodeProto, int]]:
         """
         Yields the nodes that use the tensor `name`, each with the operand's index.
-        Looks through identities, transposes and casts of the tensor.
+        Instead of an identity, a transpose or a cast of the tensor, yields the users of
+        its result.
         """
         names = [name]
         while names:
@@ -194,8 +195,8 @@ def matching(
 ) -> set[str]:
     """
     Returns the `names` that match one of `patterns`. `option` is the name of the option
-    for messages; `lost` are names that an exporter may have removed. Raises DistIRError
-    if a pattern matches no name.
+    in messages. Raises DistIRError if a pattern matches no name in `names` or `lost`,
+    the names that an exporter may have removed.
     """
     found: set[str] = set()
     for pattern in patterns:
@@ -231,8 +232,8 @@ def _is_operand(
 
 def decides_sizes(graph: GraphProto) -> set[str]:
     """
-    Returns the names of values of `graph` that only determine sizes, directly or
-    through other nodes. The nodes must be in order.
+    Returns the names of the values of `graph` that only determine sizes, directly or
+    through the nodes that use them. The nodes must be in order.
     """
     kept = {output.name for output in graph.output} | _read_in_bodies(graph)
     decided: set[str] = set()

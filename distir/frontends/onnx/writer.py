@@ -31,10 +31,11 @@ Names = Mapping[str, str]
 
 class GraphWriter(ABC):
     """
-    A new list of nodes for the graph of a model, with facts about their values.
+    A new list of nodes for the graph of a model, with facts about the values of the
+    nodes.
 
     - `nodes`: the nodes so far, in order. A known value of a body, such as the index of
-      a loop, is written only where another node reads it.
+      a loop, is written only where a node reads it.
     - `tensors`: the initializers of the inlined bodies.
     """
 
@@ -63,14 +64,14 @@ class GraphWriter(ABC):
     def write(self, node: NodeProto, names: Names | None, scope: str = "") -> Names:
         """
         Adds the nodes that replace `node`, and returns the names of the node's results.
-        `names` maps the names of values in the node's body to names in the graph; None
-        stands for a node of the graph itself.
+        `names` maps the names of values in the body that contains the node to names in
+        the graph. It is None if the node is in the graph itself and not in a body.
         """
 
     def emit(self, node: NodeProto, *, lazily: bool = True) -> None:
         """
-        Adds a node. If `lazily` and the node's results are known, waits until another
-        node reads them.
+        Adds a node. If `lazily` and the node's results are known, the node is added
+        only when a later node reads its results.
         """
         self.facts.learn(node)
         if lazily and all(name in self.facts.arrays for name in node.output if name):
@@ -85,9 +86,9 @@ class GraphWriter(ABC):
 
     def need(self, name: str) -> None:
         """
-        Adds the node that computes the value `name`, if that node still waits. Known
-        integers become constants. Floats stay computed, because they may depend on
-        parameters.
+        Adds the node that computes the value `name`, if that node is not added yet. A
+        known integer becomes a constant. Floats stay computed, because they may depend
+        on parameters.
         """
         node = self._waiting.pop(name, None)
         if node is None:
@@ -129,8 +130,8 @@ class GraphWriter(ABC):
 
     def unsqueezed(self, name: str, axis: int) -> str:
         """
-        Adds a node that inserts a dimension of size 1 at `axis`, and returns its
-        result's name.
+        Adds a node that inserts a dimension of size 1 at `axis`, and returns the name
+        of the node's result.
         """
         if self.facts.versions[""] < 13:
             return self.add("Unsqueeze", [name], f"{name}.row", axes=[axis])
@@ -141,11 +142,11 @@ class GraphWriter(ABC):
         self, body: GraphProto, given: Names, names: Names | None, scope: str
     ) -> list[str]:
         """
-        Adds the nodes of a body and returns the names of its results.
+        Adds the nodes of a body and returns the names of the body's results.
 
-        - `given`: the names of the values that the body's inputs get.
-        - `names`: the names of values in the surrounding body, or None in the graph
-          itself.
+        - `given`: the names, in the graph, of the values that the body's inputs get.
+        - `names`: maps the names of values in the surrounding body to names in the graph;
+          None if the graph itself surrounds the body.
         - `scope`: the scope for nodes that have none.
         """
         inside = {**(names or {}), **self._initializers(body), **given}
@@ -176,9 +177,9 @@ class GraphWriter(ABC):
 
     def known(self, node: NodeProto, name: str, what: str) -> Any:
         """
-        Returns the number that the value `name` holds, which decides how `node` is
+        Returns the number that the value `name` holds and that decides how `node` is
         written. Raises DistIRError if the number is unknown before the program runs;
-        `what` names the number in the message.
+        `what` describes the number in the error's message.
         """
         array = self.facts.arrays.get(name)
         if array is not None and array.size == 1:

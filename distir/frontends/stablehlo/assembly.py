@@ -1,5 +1,6 @@
 """
-Parses the pretty form of StableHLO ops: the text between an op's name and its types.
+Parses the pretty form of StableHLO ops, in which the text between the name and the
+types of an op has a syntax of its own.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ _IGNORED = ("precision", "algorithm")
 
 
 def reader(*names: str) -> Callable[[Reader], Reader]:
-    """Registers a function as the parser of the pretty form of the ops `names`."""
+    """
+    Returns a decorator that registers a function as the parser of the pretty form of
+    the ops `names`.
+    """
 
     def add(function: Reader) -> Reader:
         PRETTY.update(dict.fromkeys(names, function))
@@ -58,8 +62,9 @@ def reader(*names: str) -> Callable[[Reader], Reader]:
 
 def parse_pretty(name: str, kind: type[Operation], parser: Parser) -> Operation:
     """
-    Parses an op of class `kind` after its name. Without a registered parser, the text
-    has operands and clauses `word = value`, then attributes and types.
+    Parses the rest of an op of class `kind`, after the op's name, and returns the op.
+    If no parser is registered for `name`, the text has operands and clauses `word =
+    value`, then attributes and types.
     """
     return PRETTY.get(name, _plain)(name, kind, parser)
 
@@ -103,7 +108,7 @@ def _clause(name: str, word: str, parser: Parser, properties: Properties) -> Non
 
 
 def array(values: Sequence[int]) -> DenseArrayBase[Any]:
-    """Returns the attribute `array<i64: ...>`."""
+    """Returns the attribute `array<i64: ...>` that holds `values`."""
     return DenseArrayBase.from_list(i64, values)
 
 
@@ -491,7 +496,7 @@ def _manual_computation(name: str, kind: type[Operation], parser: Parser) -> Ope
 
 @cache
 def hlo_op(name: str) -> type[Operation]:
-    """Returns a class of ops called `name` that can parse the pretty form."""
+    """Returns a class of ops called `name` whose pretty form can be parsed."""
     base = UnregisteredOp.with_name(name)
 
     class HloOp(base):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]

@@ -26,7 +26,10 @@ _INTEGER = re.compile(r"-?\d+")
 
 
 def attribute(op: Operation, name: str) -> Attribute | None:
-    """Returns the property `name` of an op, else its attribute `name`, else None."""
+    """
+    Returns the property `name` of an op or, if there is none, the attribute `name`.
+    Returns None if the op has neither.
+    """
     found = op.properties.get(name)
     return op.attributes.get(name) if found is None else found
 
@@ -34,7 +37,8 @@ def attribute(op: Operation, name: str) -> Attribute | None:
 def text(attr: Attribute | None) -> str:
     """
     Returns the text of an attribute: the content of a string, the name of a symbol, or
-    the text inside the angle brackets of a StableHLO attribute. Returns "" for None.
+    the text inside the angle brackets of a StableHLO attribute. Returns "" if `attr` is
+    None.
     """
     if isinstance(attr, StringAttr):
         return attr.data
@@ -48,7 +52,7 @@ def text(attr: Attribute | None) -> str:
 def last_word(attr: Attribute | None) -> str:
     """
     Returns the last word of an attribute: `LT` for `#stablehlo<comparison_direction
-    LT>`. Returns "" if it has no word.
+    LT>`. Returns "" if the attribute contains no word.
     """
     words = re.findall(r"\w+", text(attr))
     return words[-1] if words else ""
@@ -56,8 +60,8 @@ def last_word(attr: Attribute | None) -> str:
 
 def integers(attr: Attribute | None) -> list[int]:
     """
-    Returns the integers of an array, a list, a dense tensor or an integer attribute; []
-    for None or another attribute.
+    Returns the integers of an array, a list, a dense tensor or an integer attribute.
+    Returns [] if `attr` is None or any other attribute.
     """
     if isinstance(attr, DenseArrayBase):
         return [int(value) for value in attr.get_values()]
@@ -73,8 +77,8 @@ def integers(attr: Attribute | None) -> list[int]:
 
 def integer(attr: Attribute | None, default: int = 0) -> int:
     """
-    Returns the value of an integer attribute, or `default` for any other attribute and
-    None.
+    Returns the value of an integer attribute. Returns `default` if `attr` is None or
+    any other attribute.
     """
     return attr.value.data if isinstance(attr, IntegerAttr) else default
 

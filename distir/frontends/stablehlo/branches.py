@@ -2,8 +2,9 @@
 Converts branches that depend on values, as `jax.lax.cond` and `jax.lax.switch` make
 them.
 
-A program has no control flow, so all branches are computed and the results of one are
-selected. If the conversion knows the branch, it converts that branch only.
+A program has no control flow, so all branches are computed and the results of one
+branch are selected. If the condition is known during the conversion, only the branch
+that is taken is converted.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def _selected(
     converter: ModuleConversion, truth: SSAValue, own: LazyTensor, other: LazyTensor
 ) -> LazyTensor:
     """
-    Adds the selection between two tensors, and returns `own` where the boolean `truth`
-    is true, else `other`.
+    Adds the op that selects between two tensors, and returns a tensor that is `own`
+    where the Boolean `truth` is true, else `other`.
     """
     build = converter.build
     if own is other:

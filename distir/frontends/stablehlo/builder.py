@@ -1,4 +1,7 @@
-"""Appends `onnx` and `train` ops, for tensors that may not be materialized yet."""
+"""
+Appends `onnx` and `train` ops. Their operands may be tensors for which no value exists
+yet, such as known arrays and broadcasts.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ CONSTANT_ELEMENTS = 1024
 class TensorBuilder:
     """
     Appends ops to `block`. Each added op gets the current `scope`, and `location` as
-    its place in the source code.
+    its position in the source code.
     """
 
     def __init__(self, block: Block):
@@ -85,7 +88,10 @@ class TensorBuilder:
         return self.constant(np.array(value, np.int64), i64)
 
     def base(self, tensor: LazyTensor) -> SSAValue:
-        """Returns a value that broadcasts to the shape of `tensor`."""
+        """
+        Returns a value that can be broadcast to the shape of `tensor`. It may have
+        fewer or smaller dimensions.
+        """
         if tensor.rest is not None:
             return self.stacked(tensor)
         if tensor.value is not None:
@@ -105,14 +111,15 @@ class TensorBuilder:
 
     def with_rank(self, tensor: LazyTensor) -> SSAValue:
         """
-        Returns a value that broadcasts to the shape of `tensor` and has the same number
-        of dimensions.
+        Returns a value that can be broadcast to the shape of `tensor` and has the same
+        number of dimensions as `tensor`.
         """
         return self.reshape(self.base(tensor), tensor.aligned)
 
     def reshape(self, value: SSAValue, shape: Sequence[int]) -> SSAValue:
         """
-        Returns `value` in the shape `shape`. A reshape of a reshape becomes one op.
+        Returns `value` in the shape `shape`. If `value` is the result of a reshape, one
+        new reshape replaces both.
         """
         while isinstance(value.owner, OnnxOp) and value.owner.name == "onnx.Reshape":
             value = value.owner.operands[0]

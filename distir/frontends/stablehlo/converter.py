@@ -1,9 +1,9 @@
 """
 Converts the functions of a StableHLO module to `onnx` and `train` ops.
 
-JAX makes private functions of `jnp.where`, `jax.jit` and others. The converter inlines
-their calls, except inside a loop: there the function is kept, and each iteration calls
-it.
+JAX makes private functions of `jnp.where`, `jax.jit` and other functions. The converter
+inlines the calls of private functions, except inside a loop: there the function is
+kept, and each iteration calls it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Converter:
     """
     Converts one module.
 
-    - `source`: the module's name in messages.
-    - `functions`: the functions of the new program other than the entry.
+    - `source`: the name of the module in messages.
+    - `functions`: the functions of the new program, without the entry function.
     - `constants`: the arguments for constants too large for the program, with their
       arrays.
-    - `requests`: collects the shardings that the program requests; with None, the
+    - `requests`: collects the shardings that the program requests; if it is None, the
       conversion ignores sharding constraints.
     """
 
@@ -80,7 +80,8 @@ class Converter:
 
     def function(self, name: str) -> FuncOp:
         """
-        Returns the function `name` of the module. Raises DistIRError if there is none.
+        Returns the function `name` of the module. Raises DistIRError if the module has
+        no such function.
         """
         if name not in self.sources:
             raise DistIRError(
@@ -102,9 +103,8 @@ class Converter:
 
     def constant(self, array: Array, element: Attribute) -> LazyTensor:
         """
-        Returns a tensor with the elements of `array`. A large array whose elements are
-        not all equal becomes an argument of the entry function, except inside a
-        function.
+        Returns a tensor with the elements of `array`. In the entry function, a large
+        array whose elements are not all equal becomes an argument.
         """
         tensor = LazyTensor.known(array, array.shape, element)
         assert tensor.array is not None
@@ -138,7 +138,7 @@ class Converter:
         self, function: FuncOp, operands: Sequence[LazyTensor]
     ) -> list[LazyTensor]:
         """
-        Converts the body of a function at the current place, with `operands` as its
+        Converts the body of a function in the place of a call, with `operands` as its
         arguments, and returns its results. Raises DistIRError for a recursive function.
         """
         if self._depth > 200:
@@ -156,8 +156,8 @@ class Converter:
     ) -> list[LazyTensor]:
         """
         Converts the ops of a block, with `operands` as its arguments, and returns the
-        tensors that the block returns. `outer` are values from outside that the block
-        may use.
+        tensors that the block returns. `outer` are the values from outside of the block
+        that its ops may use.
         """
         values: Values = dict(outer or {})
         values.update(zip(block.args, operands, strict=True))
@@ -220,8 +220,8 @@ class Converter:
     def refusal(self, op: Operation, why: str) -> str:
         """
         Returns the error message for an op that cannot be converted, with the reason
-        `why`. If the op has no source line and JAX lowers its function only once, the
-        message gives the line of the call.
+        `why`. If the op has no source line, and JAX lowers the function of the op only
+        once, the message gives the source line of the function's call.
         """
         line, called = line_of(self.build.location), name_of(op.location)
         where = f" at {line}" if line else ""
@@ -234,8 +234,8 @@ class Converter:
 
     def callee(self, op: Operation) -> FuncOp:
         """
-        Returns the function that the call `op` calls. Raises DistIRError if there is
-        none.
+        Returns the function that the call `op` calls. Raises DistIRError if there is no
+        such function.
         """
         return self.function(attributes.text(attributes.attribute(op, "callee")))
 
@@ -296,15 +296,15 @@ class Converter:
 
     def written(self, tensor: LazyTensor) -> LazyTensor:
         """
-        Returns `tensor` stored as one value of the program. That value may still need a
-        broadcast.
+        Returns `tensor` stored as one value of the program. The value may still have to
+        be broadcast to the shape of `tensor`.
         """
         return LazyTensor.of(self.build.base(tensor), tensor.shape)
 
     def free_name(self, name: str) -> str:
         """
-        Returns `name` if no function of the new program has it, else `name` with the
-        first free number as suffix.
+        Returns `name` if no function of the new program is called so, else `name` with
+        the first free number as suffix.
         """
         taken = {function.sym_name.data for function in self.functions} | {"main"}
         found, number = name, 0
@@ -336,7 +336,7 @@ class Outlined:
 def _form(tensor: LazyTensor) -> Signature:
     """
     Returns the properties of an operand on which the conversion of a function depends:
-    shape, element type, shape of the stored value, and known elements.
+    shape, element type, shape of the stored value, and known elements, if any.
     """
     array = tensor.array
     known = None if array is None else (array.shape, np.asarray(array).tobytes())

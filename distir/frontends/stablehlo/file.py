@@ -2,8 +2,8 @@
 Imports a StableHLO file, the text of `jax.jit(f).lower(...).as_text()`.
 
 Arguments are named by their locations (`debug_info=True`), results by
-`jax.result_info`. A result replaces an argument in the next step if that argument was
-donated for it.
+`jax.result_info`. If JAX may reuse the memory of an argument for a result (the argument
+was donated), the result replaces the argument in the next step.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def import_stablehlo_file(
     path: Path, *, ignore_shardings: bool = False
 ) -> ImportedModel:
     """
-    Imports the StableHLO file `path`. Shardings in it, of Shardy or GSPMD, become
-    requests of the program, unless `ignore_shardings` is set. Raises DistIRError if the
-    file cannot be read, an op cannot be converted, or no layout can express a sharding.
+    Imports the StableHLO file `path`. The shardings in the file, of Shardy or GSPMD,
+    become requests of the program, unless `ignore_shardings` is set. Raises DistIRError
+    if the file cannot be read, an op cannot be converted, or no layout can express a
+    sharding.
     """
     module = read_module(path)
     function = entry_of(module, str(path))
@@ -76,7 +77,10 @@ def import_stablehlo_file(
 
 
 def read_module(path: Path) -> ModuleOp:
-    """Parses the StableHLO file `path`. Raises DistIRError if it cannot be read."""
+    """
+    Parses the StableHLO file `path`. Raises DistIRError if the file cannot be read or
+    parsed.
+    """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -93,8 +97,8 @@ def read_module(path: Path) -> ModuleOp:
 
 def entry_of(module: ModuleOp, source: str) -> FuncOp:
     """
-    Returns the function `@main` of a StableHLO module. Raises DistIRError if there is
-    none.
+    Returns the function `@main` of a StableHLO module. Raises DistIRError if the module
+    has no such function; `source` names the module in the error's message.
     """
     for op in module.ops:
         if isinstance(op, FuncOp) and op.sym_name.data == "main":
@@ -106,11 +110,11 @@ def _updated(
     given: Sequence[Mapping[str, Attribute]], arguments: Leaves, results: Leaves
 ) -> dict[int, int]:
     """
-    Returns the index of the donated argument that each result replaces, by the index of
-    the result. JAX records which results alias which arguments. With a mesh, JAX
-    records only which arguments are donated. A result then replaces a donated argument
-    of its type: the argument whose name shares the longest ending with the result's
-    name, or the first of several.
+    Maps the index of each result that replaces a donated argument to the index of this
+    argument. JAX records which results alias which arguments. With a mesh, JAX records
+    only which arguments are donated. A result then replaces a donated argument of its
+    type: the argument whose name shares the longest ending with the result's name, or
+    the first of several.
     """
     found: dict[int, int] = {}
     donors: list[int] = []

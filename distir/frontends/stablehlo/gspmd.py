@@ -1,9 +1,9 @@
 """
 Reads shardings of GSPMD, such as `{devices=[2,1,4]<=[8] last_tile_dim_replicate}`.
 
-GSPMD names no mesh: each sharding arranges the devices on a grid. The mesh of a file is
-the coarsest grid that can express all shardings of the file. Its axes are `axis0`,
-`axis1`, ..., outermost first.
+GSPMD does not name a mesh: each sharding arranges the devices on a grid. The mesh of a
+file is the coarsest grid that can express all shardings of the file. Its axes are
+`axis0`, `axis1`, ..., outermost first.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _FOREIGN = ("maximal", "manual", "{{", "unreduced")
 class _Tiling:
     """
     The arrangement of devices in one sharding. `dims` has, for each dimension of the
-    tensor, the strides and sizes of the grid of devices along it, major to minor.
-    `cuts` are the device strides at which the mesh must have an axis.
+    tensor, the strides and sizes of the grid of devices along the dimension, major to
+    minor. `cuts` are the device strides at which the mesh must have an axis.
     """
 
     dims: tuple[tuple[tuple[int, int], ...], ...]
@@ -42,9 +42,10 @@ class _Tiling:
 
 def read_gspmd(annotations: Sequence[Annotation]) -> tuple[Axes, list[Sharding | None]]:
     """
-    Returns the axes of the mesh that all annotations share, and the sharding of each
-    annotation, or None for an annotation that requests nothing. Raises DistIRError for
-    a sharding that no layout can express, and for shardings without a common mesh.
+    Returns the axes of the mesh that all annotations share, and one entry for each
+    annotation: its sharding, or None if the annotation requests nothing. Raises
+    DistIRError for a sharding that no layout can express, and for shardings without a
+    common mesh.
     """
     tilings = [_tiling(annotation) for annotation in annotations]
     cuts = sorted({1}.union(*(t.cuts for t in tilings if t is not None)))
@@ -109,8 +110,9 @@ def _radices(
     tiles: npt.NDArray[np.int64], dim: int, annotation: Annotation
 ) -> tuple[tuple[int, int], ...]:
     """
-    Returns the strides and sizes of the grid of devices along dimension `dim` of a grid
-    of tiles, major to minor. Raises DistIRError if the devices do not form a grid.
+    Returns the strides and sizes of the grid that the devices form along dimension
+    `dim` of `tiles`, major to minor. Raises DistIRError if the devices do not form a
+    grid.
     """
     first = tuple(slice(None) if i == dim else 0 for i in range(tiles.ndim))
     line = tiles[first] - tiles[(0,) * tiles.ndim]

@@ -38,7 +38,7 @@ def _constrained(
 ) -> SSAValue:
     """
     Requests the sharding `asked` for the result `value` of a function. Returns the
-    value to return in place of `value`.
+    value that the function must return instead of `value`.
     """
     constrain = None if asked is None else requests.constrained(value, asked)
     if constrain is None:

@@ -56,9 +56,9 @@ def convert_loop(
     outer: Values,
 ) -> list[LazyTensor]:
     """
-    Unrolls the loop `op` and returns its results. `outer` are the values from outside
-    that the loop's regions may use. Raises UnsupportedError if the number of iterations
-    is unknown, or is above `MAX_ROUNDS`.
+    Unrolls the loop `op` and returns the loop's results. `outer` are the values from
+    outside of the loop that its regions may use. Raises UnsupportedError if the number
+    of iterations is unknown, or is above `MAX_ROUNDS`.
     """
     condition, body = (region.block for region in op.regions)
     carried = _carried(converter, body)
@@ -86,9 +86,10 @@ def convert_loop(
 
 def _written(converter: ModuleConversion, tensor: LazyTensor) -> LazyTensor:
     """
-    Returns a tensor stored as one value with its full shape, so that all iterations get
-    the same form. Integers without dimensions, such as counters, stay known, and so do
-    a few known unsigned integers, such as the rotations of random numbers.
+    Returns a tensor stored as one value with its full shape, so that the function of an
+    iteration gets an operand of the same form in all iterations. Integers without
+    dimensions, such as counters, stay known, and so do a few known unsigned integers,
+    such as the rotations of random numbers.
     """
     if not tensor.shape and not isinstance(tensor.element, AnyFloat):
         return tensor
@@ -102,8 +103,9 @@ def _round(
     converter: ModuleConversion, body: Block, state: Sequence[LazyTensor], outer: Values
 ) -> list[LazyTensor]:
     """
-    Converts one iteration and returns its new state. A call whose function does more
-    than read or replace rows stays a call; other ops are inlined.
+    Converts one iteration and returns the new values of the loop. A call of a function
+    that only reads or replaces rows is inlined; a call of any other function stays a
+    call.
     """
     values = dict(outer)
     values.update(zip(body.args, state, strict=True))
@@ -122,7 +124,7 @@ def _round(
 
 
 def _is_plumbing(converter: ModuleConversion, call: Operation) -> bool:
-    """Whether the called function only reads or replaces rows."""
+    """Whether the function that `call` calls only reads or replaces rows."""
     return all(
         op_name(op) in PLUMBING
         and (op_name(op) != "func.call" or _is_plumbing(converter, op))
@@ -133,7 +135,7 @@ def _is_plumbing(converter: ModuleConversion, call: Operation) -> bool:
 def _carried(converter: ModuleConversion, body: Block) -> set[int]:
     """
     Returns the positions of the loop's values that each iteration replaces as a whole.
-    Leaves out values that stay the same, and tensors of which an iteration replaces
+    Leaves out values that stay the same, and tensors in which an iteration replaces
     only a part.
     """
     last = body.last_op

@@ -37,7 +37,7 @@ def scope_of_name(name: str) -> str:
     """
     Returns the scope of an op from its name in JAX. The scope has the names that the
     user or a library of modules gave: `jit(step)/jvp(Model)/Block_0/add` gives
-    `Model.Block_0`. The last part, the primitive, is left out.
+    `Model.Block_0`. The last part of a name, the JAX primitive, is left out.
     """
     parts: list[str] = []
     for part in _split(name)[:-1]:
@@ -48,7 +48,10 @@ def scope_of_name(name: str) -> str:
 
 
 def _split(name: str) -> list[str]:
-    """Returns the parts of `name` between the slashes outside of parentheses."""
+    """
+    Returns the parts of `name`, which are separated by the slashes outside of
+    parentheses.
+    """
     parts, depth, start = [], 0, 0
     for place, char in enumerate(name):
         depth += (char == "(") - (char == ")")

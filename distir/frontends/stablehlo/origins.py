@@ -3,9 +3,9 @@ Finds the values of a StableHLO module in a distributed program that was importe
 the module.
 
 The module is converted again, which gives the same program, and the converter records
-the value for the result of each op. Rewrites keep the order of a program's ops. With
-calls replaced by the bodies of functions, the ops of both programs therefore correspond
-like the lines of two versions of one text.
+the value for the result of each op. Rewrites keep the order of a program's ops. When
+calls are replaced by the bodies of functions, the ops of both programs therefore
+correspond like the lines of two versions of one text.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def layouts_of_origins(
 ) -> dict[HloResult, set[Layout]]:
     """
     Returns the layouts of the results of StableHLO ops in a distributed program. An op
-    in a loop has several layouts if its iterations differ. A result that was not found
-    has no layouts.
+    in a loop has several layouts if its iterations differ. A result that is not found
+    in the distributed program has no layouts.
 
     `made` is the sequential program that was imported from the StableHLO module. `held`
     lists the values of `made` for results of StableHLO ops.
@@ -59,8 +59,8 @@ def layouts_of_origins(
 
 def _executed(module: ModuleOp) -> Iterator[Operation]:
     """
-    Yields the ops of a program in the order in which they run. Yields the ops of a
-    function at each of its calls.
+    Yields the ops of a program in the order in which they run. The ops of a function
+    are yielded once for each call.
     """
     known = functions(module)
     waiting: list[Iterator[Operation]] = [_ops(entry_function(module))]
@@ -120,7 +120,7 @@ def _next_agreement(
 ) -> tuple[int, int] | None:
     """
     Returns the number of keys to skip in each sequence until the sequences agree again.
-    Returns None if they do not agree nearby.
+    Returns None if the sequences do not agree within a limited number of keys.
     """
     for total in range(1, WINDOW + 1):
         for over in range(total + 1):

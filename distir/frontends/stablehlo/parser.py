@@ -57,8 +57,9 @@ def name_of(location: LocationAttr | None) -> str:
 
 class StablehloParser(ProgramParser):
     """
-    A parser of modules with StableHLO ops. Ops keep their locations. Ops whose text
-    differs only in the names of values and locations are parsed once and then copied.
+    A parser of modules with StableHLO ops. Ops keep their locations. If the texts of
+    several ops differ only in locations and the names of values, the first op is parsed
+    and then copied.
     """
 
     def __init__(self, text: str, name: str = "<unknown>"):

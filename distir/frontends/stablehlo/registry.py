@@ -29,7 +29,7 @@ class HloResult(NamedTuple):
 
 
 class ModuleConversion(Protocol):
-    """The conversion of a module, as the conversions of single ops see it."""
+    """The part of a module's conversion that the conversions of single ops may use."""
 
     build: TensorBuilder
 
@@ -74,8 +74,8 @@ class ModuleConversion(Protocol):
     ) -> list[LazyTensor]:
         """
         Converts the ops of a block, with `operands` as its arguments, and returns the
-        tensors that the block returns. `outer` are values from outside that the block
-        may use.
+        tensors that the block returns. `outer` are the values from outside of the block
+        that its ops may use.
         """
         ...
 
@@ -85,7 +85,10 @@ class ModuleConversion(Protocol):
 
 
 class UnsupportedError(Exception):
-    """An op has a form that cannot be converted. The message is the reason."""
+    """
+    Raised for an op that cannot be converted because of its attributes or operands. The
+    message is the reason.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +168,8 @@ CONVERSIONS: dict[str, Conversion] = {}
 def converts(*names: str) -> Callable[[Conversion], Conversion]:
     """
     Returns a decorator that registers a function as the conversion of the ops `names`.
-    The function returns the tensors of the results, and raises UnsupportedError for a
-    form of an op that it does not support.
+    The function returns the tensors of the results. It raises UnsupportedError if it
+    does not support the attributes or operands of an op.
     """
 
     def add(function: Conversion) -> Conversion:

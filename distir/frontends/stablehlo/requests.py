@@ -44,12 +44,12 @@ ORIGIN = "a sharding in the file"
 @dataclass(frozen=True)
 class ShardingRequests:
     """
-    The shardings of a file, over axes of `distribute`.
+    The shardings of a file, over the axes that `distribute` knows.
 
-    - `names`: the axis of `distribute` and its size, for each axis of the file's mesh
-      that splits a value;
-    - `arguments`, `results`: the sharding of each argument and result of the entry
-      function, or None;
+    - `names`: for each axis of the file's mesh that splits a value, the axis of
+      `distribute` that stands for it, and the size;
+    - `arguments`, `results`: one entry for each argument and result of the entry
+      function: its sharding, or None;
     - `inside`: the shardings of inner values, by the op that constrains the value;
     - `unused`: the axes of the file's mesh that split nothing.
     """
@@ -63,7 +63,7 @@ class ShardingRequests:
     def constrained(self, value: SSAValue, asked: Sharding) -> ConstrainOp | None:
         """
         Returns an op that requests the sharding `asked` for `value`, or None if the
-        sharding fixes no axis.
+        sharding leaves all axes free.
         """
         layout, axes = self._layout(asked, rank_of(value.type))
         if not axes:
@@ -91,7 +91,10 @@ class ShardingRequests:
         set_argument_attributes(function, entries)
 
     def _layout(self, asked: Sharding, rank: int) -> tuple[Layout, list[str]]:
-        """Returns the layout of a sharding, and the axes that the sharding fixes."""
+        """
+        Returns the layout of a sharding for a tensor of `rank` dimensions, and the axes
+        that the sharding fixes.
+        """
         layout = Layout(MESH)
         for dim, axes in enumerate(asked.dims):
             shards = [Shard(self.names[axis][0]) for axis in axes]
@@ -145,8 +148,8 @@ def read_requests(
     """
     Returns the shardings of a parsed StableHLO module with the entry function
     `function`. `inputs` are the indices of the arguments that hold the batch. Raises
-    DistIRError with the file name `source` for shardings that no layout can express,
-    and for a mesh with more axes than `distribute` has.
+    DistIRError for shardings that no layout can express, and for a mesh with more axes
+    than `distribute` has; the error's message names the file `source`.
     """
     given = entries(function.arg_attrs, len(function.function_type.inputs))
     returned = entries(function.res_attrs, len(function.function_type.outputs))
@@ -182,7 +185,8 @@ def read_requests(
 
 def entries(attr: Attribute | None, length: int) -> list[dict[str, Attribute]]:
     """
-    Returns the attributes of the `length` arguments or results of a function, by name.
+    Returns the attributes of each of the `length` arguments or results of a function,
+    as a dictionary by name.
     """
     if not isinstance(attr, ArrayAttr):
         return [{} for _ in range(length)]
@@ -211,9 +215,10 @@ def _names(
     source: str,
 ) -> tuple[dict[str, tuple[str, int]], list[str]]:
     """
-    Returns the axis of `distribute` and its size for each axis of the file's mesh that
-    splits a value, and the axes that split nothing. An axis is chosen by how it splits
-    the inputs, not by its name.
+    Returns, for each axis of the file's mesh that splits a value, the axis of
+    `distribute` that stands for it and its size. Also returns the axes that split
+    nothing. The axis of `distribute` depends on how the axis of the mesh splits the
+    inputs, not on its name.
     """
     used = {
         axis for own in found if own is not None for dim in own.dims for axis in dim

@@ -48,9 +48,10 @@ def describe(
 ) -> None:
     """
     Sets the roles and names of arguments and results as attributes of the entry
-    function. `updated` maps each result that replaces an argument to that argument, by
-    index. `inputs` are the indices of the arguments that hold the batch. Arguments
-    beyond `arguments` keep their attributes.
+    function. `updated` maps the index of each result that replaces an argument to the
+    index of this argument. `inputs` are the indices of the arguments that hold the
+    batch. Arguments of the function that follow those in `arguments` keep their
+    attributes.
     """
     function = entry_function(module)
     roles = argument_roles(function, arguments, updated, inputs)
@@ -77,11 +78,12 @@ def argument_roles(
     """
     Returns the role of each argument.
 
-    An argument that a result replaces is a parameter if it is a float and another
-    result, such as the loss, depends on it; otherwise it is a state. An argument of the
-    batch (`inputs`) is an input. However, it is a constant, such as the key of a random
-    generator, if its dimension 0 differs from the batch size of most inputs. Any other
-    argument is a parameter if it is a float, and otherwise a constant.
+    An argument that a result replaces is a parameter if it is a float and a result that
+    replaces no argument, such as the loss, depends on it; otherwise it is a state. An
+    argument of the batch (`inputs`) is an input. However, it is a constant, such as the
+    key of a random generator, if its dimension 0 differs from the batch size of most
+    inputs. Any other argument is a parameter if it is a float, and otherwise a
+    constant.
     """
     replaced = set(updated.values())
     used = _used_by_others(function, set(updated))
@@ -102,7 +104,7 @@ def argument_roles(
 
 def _used_by_others(function: FuncOp, updates: set[int]) -> set[int]:
     """
-    Returns the indices of the arguments that some result outside `updates` depends on.
+    Returns the indices of the arguments on which a result outside of `updates` depends.
     Returns all arguments if every result is in `updates`.
     """
     block = function.body.block
@@ -131,8 +133,8 @@ def _used_by_others(function: FuncOp, updates: set[int]) -> set[int]:
 def argument_attributes(arguments: Leaves, roles: Sequence[str]) -> list[Attributes]:
     """
     Returns the attributes of each argument: its role and name. A state also gets the
-    name of its parameter, if there is one: the parameter of the same shape with the
-    longest common end of its dotted name.
+    name of its parameter, if there is one: the parameter of the same shape whose dotted
+    name has the longest common end with the name of the state.
     """
     parameters = [i for i, role in enumerate(roles) if role == "parameter"]
     by_kind: dict[tuple[int, ...], list[int]] = {}
@@ -170,8 +172,8 @@ def result_attributes(
 ) -> list[Attributes]:
     """
     Returns the attributes of each result: its name, and the name of the argument that
-    it replaces. In a training step, the first float scalar that replaces no argument is
-    the loss.
+    the result replaces, if any. In a training step, the first float scalar that
+    replaces no argument is the loss.
     """
     found: list[Attributes] = []
     is_loss_known = not updated

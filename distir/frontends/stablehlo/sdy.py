@@ -34,10 +34,10 @@ def read_sdy(
     annotations: Sequence[Annotation], meshes: Mapping[str, Axes]
 ) -> tuple[Axes, list[Sharding | None]]:
     """
-    Returns the axes of the mesh that all annotations share, and the sharding of each
-    annotation, or None for an annotation without text. `meshes` are the meshes of the
-    file, by name. Raises DistIRError for a sharding that no layout can express, and for
-    shardings on different meshes.
+    Returns the axes of the mesh that all annotations share, and one entry for each
+    annotation: its sharding, or None if the annotation has no text. `meshes` are the
+    meshes of the file, by name. Raises DistIRError for a sharding that no layout can
+    express, and for shardings on different meshes.
     """
     found: list[Sharding | None] = []
     axes: Axes = ()
@@ -60,8 +60,8 @@ def read_sdy(
 
 def _axes_of(annotation: Annotation, meshes: Mapping[str, Axes]) -> Axes:
     """
-    Returns the axes of a sharding's mesh. The sharding contains the mesh or names one
-    of `meshes`.
+    Returns the axes of the mesh of a sharding. The text of the sharding either contains
+    the mesh or names one of `meshes`.
     """
     inline = _INLINE.search(annotation.text)
     if inline is not None:

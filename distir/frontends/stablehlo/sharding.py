@@ -25,10 +25,10 @@ class Annotation(NamedTuple):
 @dataclass(frozen=True)
 class Sharding:
     """
-    A sharding in a file. `dims` has for each dimension the axes that split it, major to
-    minor; it is empty if no axis splits the tensor. `fixed` are the axes that the
-    sharding fixes: they split exactly the dimensions in `dims`. All other axes are
-    free.
+    A sharding in a file. `dims` has for each dimension the axes that split the
+    dimension, major to minor; it is empty if no axis splits the tensor. `fixed` are the
+    axes for which the sharding is binding: they split exactly the dimensions in `dims`.
+    All other axes may also split other dimensions.
     """
 
     dims: tuple[tuple[str, ...], ...]

@@ -1,9 +1,9 @@
 """
 The values of a StableHLO program during the conversion.
 
-StableHLO broadcasts explicitly where ONNX broadcasts implicitly, and a scan writes its
-results into one tensor row by row. A `LazyTensor` materializes neither the broadcast
-nor the rows until an op needs them.
+StableHLO broadcasts by separate ops where ONNX ops broadcast their operands, and a scan
+writes its results into one tensor row by row. A `LazyTensor` describes the broadcast or
+the rows, and no tensor is computed until an op needs it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class LazyTensor:
 
     - `value`: a value of the new program;
     - `array`: an array known during the conversion;
-    - `rows` with `rest`: the rows along dimension 0, each of size 1 there. None stands
-      for a row that has not been written; the tensor `rest` has its elements.
+    - `rows` with `rest`: the rows along dimension 0, each of size 1 there. An entry of
+      `rows` is None if the row has not been written; its elements are in the tensor
+      `rest`.
     """
 
     shape: Shape
@@ -89,7 +90,7 @@ class LazyTensor:
     @property
     def scalar(self) -> Array | None:
         """
-        The common value of all elements, as an array without dimensions. None if
+        The common value of all elements, as an array without dimensions. It is None if
         elements may differ or are unknown.
         """
         if self.array is None or self.array.size != 1:
@@ -103,8 +104,8 @@ class LazyTensor:
 
     def number(self) -> int | None:
         """
-        Returns the tensor as an integer. Returns None if the tensor has dimensions, or
-        is no known integer.
+        Returns the tensor as an integer. Returns None if the tensor has dimensions or
+        its value is not a known integer.
         """
         found = self.scalar
         if found is None or self.shape or found.dtype.kind not in "iu":

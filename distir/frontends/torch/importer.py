@@ -47,12 +47,12 @@ def import_torch(
     Imports a module as an inference program for inputs with the shapes of `args` and
     `kwargs`.
 
-    With `training`, it is the program from which `differentiate` makes a training step.
-    Each part of the module is then in its own mode: parts in `train()` have dropout and
-    use the statistics of the batch, and parts in `eval()` do not. Parameters have the
-    names of the module's state dict. Parameters that require no gradient are frozen,
-    unless the patterns of names `trainable` and `frozen` (see `import_onnx`) say
-    otherwise.
+    With `training`, the result is the program from which `differentiate` makes a
+    training step. Each part of the module is then in its own mode: parts in `train()`
+    have dropout and use the statistics of the batch, and parts in `eval()` do not.
+    Parameters have the names of the module's state dict. Parameters that require no
+    gradient are frozen, unless the patterns of names `trainable` and `frozen` (see
+    `import_onnx`) say otherwise.
 
     Parameters and inputs may be on the meta device or fake tensors: the program is the
     same, and its weights have no values. Programs read buffers as constants. Buffers
@@ -65,21 +65,22 @@ def import_torch(
     sequence's tokens.
 
     Models use `masked_scatter` to put features of images or sounds among words; this
-    operation counts places through the whole batch. `equal_features` asserts that each
-    sample has as many places as features. The features then belong to their sample, and
-    samples can be split over devices and into micro-batches. Shapes cannot prove the
-    assertion: the results of a sample with another number of places are NaN.
+    operation counts the positions of features through the whole batch. `equal_features`
+    asserts that each sample has as many positions as features. The features then belong
+    to their sample, and samples can be split over devices and into micro-batches.
+    Shapes cannot prove the assertion: the results of a sample with more or fewer
+    positions are NaN.
 
-    `exporter` is the name of one of PyTorch's exporters; None tries the newer one, then
-    the older one. Without `copy`, the weights share the memory of the module.
+    `exporter` is the name of one of PyTorch's exporters; None tries the newer exporter,
+    then the older one. Without `copy`, the weights share the memory of the module.
 
     The module's Python code runs once, during the export. If this makes a difference,
     an error names the line: Python reads values of tensors or draws random numbers, or
-    a function has a custom backward. With `check`, the program is also compared with
-    the module, if this takes only seconds, on the example inputs and on other inputs of
-    the same shapes; in training mode the module runs twice. On a difference, an error
-    names the part of the module where the difference begins. `allow` lists the names of
-    differences that are accepted (`trust.ACCEPTED`).
+    a function has a custom backward function. With `check`, the program is also
+    compared with the module, if this takes only seconds, on the example inputs and on
+    different values of the same shapes; in training mode the module runs twice. On a
+    difference, an error names the part of the module where the difference begins.
+    `allow` lists the names of differences that are accepted (`trust.ACCEPTED`).
 
     The module, with its buffers and modes, and the states of random numbers are left
     unchanged. If a program was not compared, the `notes` of the result give the reason.
@@ -202,7 +203,7 @@ def export_onnx(
     Exports a module to an ONNX file in the form that `import_onnx` reads best: with
     static shapes, and with the names of modules, parameters, inputs and outputs.
 
-    Large weights may be stored in another file beside `path`. The module is left
+    Large weights may be stored in a second file beside `path`. The module is left
     unchanged. The file is not compared with the module. The options have the same
     meaning as in `import_torch`. Raises DistIRError if the module cannot be exported.
     """

@@ -50,7 +50,7 @@ def from_function(path: Path, name: str) -> ModuleSource:
     """
     Calls the function `name` of a Python file and returns its result, `(module, args)`
     or `(module, args, kwargs)`. Raises DistIRError if the function is missing or
-    returns another result, or if the file or the function raises an error.
+    returns anything else, or if the file or the function raises an error.
     """
     import torch
 
@@ -89,7 +89,7 @@ def from_function(path: Path, name: str) -> ModuleSource:
 def _failures_of(code: str) -> Generator[None]:
     """
     A context manager that turns errors of users' code into a DistIRError. `code` names
-    the code in the message.
+    the code in the error's message.
     """
     try:
         yield
@@ -101,8 +101,8 @@ def _failures_of(code: str) -> Generator[None]:
 
 def _loaded(path: Path) -> ModuleType:
     """
-    Imports a Python file, which may import modules from its own folder. Raises
-    DistIRError if this fails.
+    Imports a Python file, which may import modules from its own folder, and returns the
+    module. Raises DistIRError if the import fails.
     """
     if not path.is_file():
         raise DistIRError(f"there is no file {path}")
@@ -137,8 +137,9 @@ def from_config(
     The inputs are `batch` sequences of `seq` tokens, or images of the configuration's
     size. The decoder of a sequence-to-sequence model gets `target_seq` tokens, by
     default `seq`. Nothing is downloaded: parameters have initial values, or no values
-    with `meta`. `length_option` is the option that sets `seq`, for messages. Raises
-    DistIRError if the file, the task or a size does not fit.
+    with `meta`. `length_option` is the name, in messages, of the option that sets
+    `seq`. Raises DistIRError if the file cannot be read, the model does not have the
+    task, or a size is missing or not allowed.
     """
     one_of("task", task, tuple(TASKS))
     try:
@@ -212,7 +213,7 @@ def _example(
 ) -> dict[str, torch.Tensor]:
     """
     Returns example inputs of a model by name. Raises DistIRError if a length is missing
-    or does not fit.
+    or not allowed for the model.
     """
     import torch
 

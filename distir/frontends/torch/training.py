@@ -1,9 +1,11 @@
 """
 An alternative way to a training step: PyTorch differentiates, and its whole step
-(forward, backward and optimizer as one function) is exported to ONNX and imported.
+(forward pass, backward pass and optimizer as one function) is exported to ONNX and
+imported.
 
 Programs made by `differentiate` are shorter and keep layers and scopes. This
-alternative needs no gradient rules of DistIR, so tests compare these rules with it.
+alternative needs no gradient rules of DistIR, so tests compare the results of the rules
+with it.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ class TorchOptimizer:
         step: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
         """
-        Returns the new parameter, followed by its new states. `step` counts from 1.
+        Returns the new parameter, followed by its new states. `step` is the number of
+        this step, counted from 1.
         """
         import torch
 
@@ -137,17 +140,17 @@ def import_training_step(
 
     - The module is in evaluation mode: there is no dropout, and batch normalisation
       uses its running statistics and does not change them.
-    - The forward is exported first and then differentiated. Tracing the module itself
-      fails where Hugging Face models look at the values of an attention mask.
+    - The forward pass is exported first and then differentiated. Tracing the module
+      itself fails where Hugging Face models look at the values of an attention mask.
     - The exporter gives `nll_loss_forward` a total weight of 1, which silently scales
-      the gradients of a cross-entropy, and it cannot write some backward ops. PyTorch's
-      own decompositions replace these ops before the export. There is no decomposition
-      of the backward of fused attention, so attention is traced in its plain form.
-    - The backward of a convolution has no ONNX form and is an error.
+      the gradients of a cross-entropy, and it cannot write a few ops of backward passes.
+      PyTorch's own decompositions replace these ops before the export. The backward op of
+      fused attention has no decomposition, so attention is traced as separate ops.
+    - The backward op of a convolution has no ONNX form and is an error.
     - The exporter's optimizer is switched off, because it would drop Adam's epsilon.
     - The graph has no module scopes and no functions. Passes that need them, such as
       `outline-repeats` or tensor parallelism by name, find little.
-    - A parameter that the loss does not depend on is an argument, but is not updated. A
+    - A parameter on which the loss does not depend is an argument, but is not updated. A
       parameter that requires no gradient is a constant. Tied parameters are one
       argument.
 
@@ -186,7 +189,7 @@ def import_training_step(
 
 
 class _Step:
-    """A training step as a function of a flat list of tensors."""
+    """A training step as a function that takes and returns a flat list of tensors."""
 
     def __init__(
         self,

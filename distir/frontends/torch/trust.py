@@ -40,8 +40,8 @@ class Trust:
     @staticmethod
     def of(check: bool, allow: Sequence[str]) -> Trust:
         """
-        Returns the options for the names that a user gave. Raises DistIRError for an
-        unknown name.
+        Returns the checks with the accepted differences `allow`, which the user named.
+        Raises DistIRError for an unknown name.
         """
         names = (allow,) if isinstance(allow, str) else tuple(allow)
         for name in names:

@@ -1,5 +1,5 @@
 """
-Adafactor: stores second moments of rows and of columns, instead of one per element.
+Adafactor: stores the second moments of rows and of columns, instead of one per element.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ square of a direction, and the least scale of a parameter.
 @optimizer("adafactor")
 def adafactor(update: ParameterUpdate) -> SSAValue:
     """
-    Adds a step of Adafactor. A parameter [..., m, n] has the states `row_var` [..., m,
-    1] and `col_var` [..., 1, n], and a vector the state `variance`. Raises DistIRError
-    for a parameter that holds several tensors of the source model.
+    Adds a step of Adafactor and returns the new parameter. A parameter [..., m, n] has
+    the states `row_var` [..., m, 1] and `col_var` [..., 1, n], and a vector has the
+    state `variance`. Raises DistIRError for a parameter that holds several tensors of
+    the source model.
     """
     update.check_one_tensor()
     is_matrix = len(shape(update.parameter)) > 1
@@ -97,8 +98,8 @@ def _moment(
     count: int,
 ) -> SSAValue:
     """
-    Returns the new running mean of squares, which the state `kind` of shape `sizes`
-    stores. `sums` are sums of `count` squares.
+    Returns the new running mean of squares, which is kept in the state `kind` of shape
+    `sizes`. Each element of `sums` is a sum of `count` squares.
     """
     op = SecondMomentOp(
         update.state(kind, sizes=sizes),
@@ -114,8 +115,8 @@ def _moment(
 
 def _epsilon(update: ParameterUpdate) -> float:
     """
-    Returns the square root of the least second moment: the user's option, or as in
-    PyTorch the machine epsilon of the parameter's type.
+    Returns the square root of the smallest second moment that the optimizer assumes:
+    the user's option or, as in PyTorch, the machine epsilon of the parameter's type.
     """
     if update.options.epsilon is not None:
         return update.options.epsilon

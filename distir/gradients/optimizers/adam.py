@@ -11,14 +11,18 @@ from distir.gradients.parameter_update import ParameterUpdate, optimizer
 @optimizer("adam", beta2=0.999, epsilon=1e-8)
 def adam(update: ParameterUpdate) -> SSAValue:
     """
-    Adds a step of Adam. A parameter has the states `exp_avg` and `exp_avg_sq`.
+    Adds a step of Adam and returns the new parameter. A parameter has the states
+    `exp_avg` and `exp_avg_sq`.
     """
     return _step(update, AdamOp)
 
 
 @optimizer("adamw", beta2=0.999, epsilon=1e-8, weight_decay=0.01)
 def adamw(update: ParameterUpdate) -> SSAValue:
-    """Adds a step of AdamW. A parameter has the states `exp_avg` and `exp_avg_sq`."""
+    """
+    Adds a step of AdamW and returns the new parameter. A parameter has the states
+    `exp_avg` and `exp_avg_sq`.
+    """
     return _step(update, AdamWOp)
 
 

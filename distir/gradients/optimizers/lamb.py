@@ -1,4 +1,7 @@
-"""LAMB: steps of Adam, scaled by the norms of each parameter and its direction."""
+"""
+LAMB: steps of Adam, scaled by the ratio of the norm of each parameter to the norm of
+its step.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from distir.gradients.parameter_update import ParameterUpdate, optimizer
 @optimizer("lamb", beta2=0.999, epsilon=1e-6, weight_decay=0.01)
 def lamb(update: ParameterUpdate) -> SSAValue:
     """
-    Adds a step of LAMB. A parameter has the states `exp_avg` and `exp_avg_sq`. Norms
-    are of whole parameters, so devices add up the squares of their parts. Raises
-    DistIRError for a parameter that holds several tensors of the source model.
+    Adds a step of LAMB and returns the new parameter. A parameter has the states
+    `exp_avg` and `exp_avg_sq`. Norms are of whole parameters, so devices add up the
+    squares of the parts of a parameter. Raises DistIRError for a parameter that holds
+    several tensors of the source model.
     """
     update.check_one_tensor()
     op = LambDirectionOp(

@@ -1,4 +1,7 @@
-"""Lion: the sign of a momentum. Its memory is half of Adam's."""
+"""
+Lion: moves parameters by the sign of a momentum. Its states take half the memory of
+Adam's states.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from distir.gradients.parameter_update import ParameterUpdate, optimizer
 
 @optimizer("lion", counts_steps=False, beta2=0.99)
 def lion(update: ParameterUpdate) -> SSAValue:
-    """Adds a step of Lion. A parameter has the state `exp_avg`."""
+    """
+    Adds a step of Lion and returns the new parameter. A parameter has the state
+    `exp_avg`.
+    """
     op = LionOp(
         update.parameter,
         update.gradient,

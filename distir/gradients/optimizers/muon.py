@@ -1,4 +1,4 @@
-"""Muon for the matrices of products, and AdamW for all other parameters."""
+"""Muon for the matrices of matrix products, and AdamW for all other parameters."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _PRODUCTS = ("onnx.MatMul", "onnx.Gemm", GroupedProductOp.name)
 @optimizer("muon", momentum=0.95, weight_decay=0.1, beta2=0.999, epsilon=1e-7)
 def muon(update: ParameterUpdate) -> SSAValue:
     """
-    Adds a step of Muon. A matrix, or each matrix of a stack of experts, has the state
-    `momentum`. AdamW updates three kinds of parameters instead: parameters that are no
-    factor of a product, tables in which rows are looked up, and parameters named in the
-    option `by_adamw`. Raises DistIRError for a matrix that holds several tensors of the
-    source model.
+    Adds a step of Muon and returns the new parameter. A matrix, or each matrix of a
+    stack of experts, has the state `momentum`. AdamW updates three kinds of parameters
+    instead: parameters that are not a factor of a matrix product, tables in which rows
+    are looked up, and parameters named in the option `by_adamw`. Raises DistIRError for
+    a matrix that holds several tensors of the source model.
     """
     if not _is_matrix(update):
         adamw = optimizer_called("adamw")
@@ -73,7 +73,8 @@ def muon(update: ParameterUpdate) -> SSAValue:
 
 def _scale(update: ParameterUpdate) -> float:
     """
-    Returns the factor of the learning rate, which depends on the shape of the matrix.
+    Returns the factor by which the learning rate is multiplied. The factor depends on
+    the shape of the matrix.
     """
     *_, rows, columns = shape(update.parameter)
     if update.options.muon_scale == "original":
@@ -83,8 +84,8 @@ def _scale(update: ParameterUpdate) -> float:
 
 def _is_matrix(update: ParameterUpdate) -> bool:
     """
-    Whether the parameter holds matrices, is a factor of a product, and has no rows that
-    are looked up.
+    Whether the parameter holds one or more matrices that are factors of matrix
+    products, and is not a table in which rows are looked up.
     """
     if any(fnmatchcase(update.name, p) for p in update.options.by_adamw):
         return False
@@ -98,7 +99,7 @@ def _is_matrix(update: ParameterUpdate) -> bool:
 
 def _uses(value: SSAValue, module: ModuleOp) -> set[str]:
     """
-    Returns the names of the ops that use a value or a view of it, also in called
+    Returns the names of the ops that use `value` or a view of `value`, also in called
     functions.
     """
     by_name = functions(module)

@@ -10,7 +10,10 @@ from distir.gradients.parameter_update import ParameterUpdate, optimizer
 
 @optimizer("sgd", counts_steps=False)
 def sgd(update: ParameterUpdate) -> SSAValue:
-    """Adds a step of SGD. With momentum, a parameter has the state `momentum`."""
+    """
+    Adds a step of SGD and returns the new parameter. With momentum, a parameter has the
+    state `momentum`.
+    """
     momentum = update.number("momentum")
     op = SgdOp(
         update.parameter,

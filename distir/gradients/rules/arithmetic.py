@@ -18,8 +18,8 @@ from distir.gradients.rule import (
 
 def is_wanted(value: SSAValue) -> bool:
     """
-    Whether the gradient of an operand is needed: an operand of floats that is not a
-    constant.
+    Whether the gradient of an operand is needed: the operand must hold floats and not
+    be a constant.
     """
     return is_differentiable(value) and direct_constant(value) is None
 
@@ -81,7 +81,8 @@ def power(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of Pow, y = x^p: `dy p x^(p - 1)` for x, and `dy y log(x)` for p. The
     gradient of x is zero where p is 0, and the gradient of p is zero where x is 0 and p
-    is not negative. Common constant exponents (0 to 3) are computed without a power.
+    is not negative. For the constant exponents 0 to 3, the gradient of x is computed
+    without a power.
     """
     x, exponent = op.operands
     value = direct_constant(exponent)
@@ -178,7 +179,7 @@ def where(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 def clip(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of Clip: the operand gets dy where it lies within or on the bounds,
-    else zero. Where it lies outside, the bound that it passed gets dy.
+    else zero. Where the operand lies outside, the bound on this side gets dy.
     """
     x, low, high = (op.input(i) for i in range(3))
     assert x is not None

@@ -32,7 +32,7 @@ from distir.program import describe
 def _other_form(op: OnnxOp) -> str | None:
     """
     Returns, in words for users, the feature of an attention op that `train.attention`
-    lacks, or None if `train.attention` supports the op.
+    lacks. Returns None if `train.attention` supports the op.
     """
     names = {4: "a past", 5: "a past", 6: "lengths of keys without padding"}
     for i, name in names.items():
@@ -89,7 +89,10 @@ def other_attention(
 def attention(
     op: AttentionOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Gradient rule of `train.attention`, from its operands and results."""
+    """
+    Gradient rule of `train.attention`. The gradients are computed from the op's
+    operands and results.
+    """
     dy = gradients[0]
     assert dy is not None
     fused = AttentionGradOp(
@@ -106,8 +109,8 @@ def mask_gradient(
 ) -> SSAValue:
     """
     Returns the gradient of a mask that is added to scores, computed by elementary ops.
-    A later pass removes these ops if the gradient is unused. The ops treat query heads
-    as [key heads, group].
+    A later pass removes these ops if the gradient is unused. The ops divide the
+    dimension of query heads into [key heads, group].
     """
     sizes = fused.sizes
     key_heads, group = sizes.key_heads, sizes.query_heads // sizes.key_heads
@@ -156,8 +159,8 @@ def mask_gradient(
 def rotary_embedding(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of RotaryEmbedding, which rotates pairs of features by an angle. The
-    gradient of the input is dy rotated back, and needs only cosines and sines. The
-    gradients of the cosines and sines also need the input.
+    gradient of the input is dy rotated back; computing it needs only the cosines and
+    sines. The gradients of the cosines and sines also need the input.
     """
     x, cos, sin = op.operands[:3]
     positions = op.input(3)
@@ -193,8 +196,8 @@ def _pairs(
     op: OnnxOp, value: SSAValue, build: GradientBuilder
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns the first and the second features of all rotated pairs. Heads are a separate
-    dimension of both.
+    Returns the first features of all rotated pairs, and the second features. In both
+    results, heads are a separate dimension.
     """
     sizes = shape(value)
     if len(sizes) == 3:

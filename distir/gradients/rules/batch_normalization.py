@@ -27,9 +27,9 @@ def batch_normalization(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    Gradient rule of BatchNormalization, from the input and the scale; in inference,
-    also from mean and variance. Raises DistIRError if a loss depends on the running
-    statistics.
+    Gradient rule of BatchNormalization. The gradients are computed from the input and
+    the scale; in inference, also from mean and variance. Raises DistIRError if a loss
+    depends on the running statistics.
     """
     if any(g is not None for g in gradients[1:]):
         raise DistIRError(
@@ -62,8 +62,9 @@ def ghost_batch_normalization(
     op: GhostBatchNormOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    Gradient rule of `train.ghost_batch_norm`, from the input, the scale and the
-    statistics. Raises DistIRError if a loss depends on the statistics.
+    Gradient rule of `train.ghost_batch_norm`. The gradients are computed from the
+    input, the scale and the statistics. Raises DistIRError if a loss depends on the
+    statistics.
     """
     if any(g is not None for g in gradients[1:]):
         raise DistIRError(
@@ -132,7 +133,7 @@ def moments(
 ) -> tuple[SSAValue, SSAValue]:
     """
     Returns the mean and variance of each channel of `x`, in the element type of `like`.
-    The batch can be split in the ops that compute them.
+    The ops that compute them can be split over devices along the batch.
     """
     sizes = shape(x)
     axes = build.integers([0, *range(2, len(sizes))])

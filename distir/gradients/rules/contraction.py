@@ -1,9 +1,9 @@
 """
 Gradient rules of contractions, of Fourier transforms, and of determinants.
 
-The gradient of a contraction is one contraction, so that hardware computes one matrix
-product. This contraction also sums the batch dimensions of a weight's gradient; if they
-are split over devices, the result is a partial sum.
+The gradient of an operand of a contraction is one contraction, so that hardware
+computes one matrix product. For the gradient of a weight, the contraction also sums
+over the batch dimensions; if these are split over devices, the result is a partial sum.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _matmul_by_matrix(
 def gemm(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of Gemm, Y = alpha A B + beta C: `dA = alpha dY B^T`, `dB = alpha A^T
-    dY` and `dC = beta dY`, summed to the shape of C. If the op transposes A or B, its
-    gradient is transposed, too.
+    dY`, and dC is `beta dY` summed to the shape of C. If the op transposes A or B, the
+    gradient of this operand is transposed, too.
     """
     a, b = op.operands[:2]
     bias = op.input(2)
@@ -133,8 +133,8 @@ def einsum(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 
 def _spelled_out(op: OnnxOp) -> tuple[list[str], str]:
     """
-    Returns the terms and the result of an Einsum's equation, with a letter for each
-    dimension. Raises DistIRError for a diagonal.
+    Returns the terms of an Einsum's equation for the operands, and the term for the
+    result, with a letter for each dimension. Raises DistIRError for a diagonal.
     """
     equation: str = op.attribute("equation").replace(" ", "")
     left, arrow, right = equation.partition("->")
@@ -234,8 +234,8 @@ def _contraction(
 @gradient_rule("train.slogdet")
 def logarithm(op: Operation, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of `train.slogdet`, from the gradient of the logarithm. The sign is
-    constant almost everywhere.
+    Gradient rule of `train.slogdet`: only the gradient of the logarithm counts, because
+    the sign is constant almost everywhere.
     """
     assert isinstance(op, SlogdetOp)
     _, gradient = gradients
@@ -247,8 +247,8 @@ def logarithm(op: Operation, gradients: Gradients, build: GradientBuilder) -> Gr
 @onnx_gradient("Det")
 def determinant(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Det: `y dy` times the transposed inverse. As in PyTorch, singular
-    matrices get zero.
+    Gradient rule of Det: `y dy` times the transposed inverse of the matrix. As in
+    PyTorch, the gradient of a singular matrix is zero.
     """
     x, y = op.operands[0], op.results[0]
     dx = build.result(SlogdetGradOp(build.onnx("Mul", dy, y), x))
@@ -264,11 +264,12 @@ def transform(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of DFT: the transform of dy in the other direction.
 
-    From y = F x follows dx = F^H dy, which is n times the inverse transform of length
-    n, so a factor n is adapted. For a real x only the real part is kept. The gradient
-    of a one-sided transform is padded with zeros to all frequencies. In the gradient of
-    a one-sided inverse, frequencies that the inverse uses twice count twice. Raises
-    DistIRError if the program computes the axis or the length.
+    The gradient of y = F x is dx = F^H dy, which is n times the inverse transform of
+    length n; the rule corrects this factor. For a real x only the real part is kept.
+    The gradient of a one-sided transform is padded with zeros to all frequencies. In
+    the gradient of a one-sided inverse transform, frequencies that the inverse uses
+    twice count twice. Raises DistIRError if the program computes the axis or the
+    length.
     """
     x = op.operands[0]
     where, length = op.input(2), op.input(1)

@@ -29,7 +29,7 @@ from distir.program import describe
 def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
     """
     Returns the strides, dilations and pads of an op, with all defaults filled in. The
-    pads leave out the part of the windows that reaches beyond the padding.
+    part of the windows that lies beyond the padding does not count as padding.
     """
     windows = Windows.of(op, space, kernel)
     begins, ends = zip(*windows.pads, strict=True)
@@ -44,8 +44,9 @@ def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[st
 @onnx_gradient("Conv")
 def convolution(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Conv: one op for the input, one for the weight, and for the bias a
-    sum over all dimensions but channels.
+    Gradient rule of Conv: one op computes the gradient of the input, and one op the
+    gradient of the weight. The gradient of the bias is the sum of dy over all
+    dimensions but channels.
     """
     x, weight = op.operands[:2]
     windows = _windows(op, shape(x)[2:], shape(weight)[2:])
@@ -64,9 +65,9 @@ def transposed_convolution(
 ) -> Gradients:
     """
     Gradient rule of ConvTranspose, which is the gradient of a convolution with respect
-    to the convolution's input. The gradient of its input is this convolution of dy. The
-    gradient of its weight is the convolution's gradient with respect to the weight.
-    Raises DistIRError if the result is larger than the windows reach.
+    to the convolution's input. The gradient of the input is the convolution of dy. The
+    gradient of the weight is the gradient of the convolution with respect to its
+    weight. Raises DistIRError if the result is larger than the windows reach.
     """
     x, weight = op.operands[:2]
     kernel = shape(weight)[2:]
@@ -101,8 +102,8 @@ def transposed_convolution(
 @onnx_gradient("MaxPool")
 def max_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of MaxPool. The rule searches the positions of the maxima in the input
-    again.
+    Gradient rule of MaxPool. The ops search the input for the positions of the maxima
+    again, so that the positions need not be kept.
     """
     (x,) = op.operands
     kernel = op.attribute("kernel_shape")

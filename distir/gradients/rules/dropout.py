@@ -18,9 +18,9 @@ from distir.gradients.rules.attention import mask_gradient
 @gradient_rule("train.dropout")
 def dropout(op: DropoutOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of `train.dropout`: the elements of dy that the forward kept, with the
-    forward's scale. The kept elements come from the forward's mask or, without a mask,
-    from drawing the same random numbers again.
+    Gradient rule of `train.dropout`: the elements of dy that the forward pass kept,
+    multiplied by the same scale. The kept elements are known from the mask of the
+    forward pass or, without a mask, from drawing the same random numbers again.
     """
     gradient = gradients[0]
     assert gradient is not None
@@ -37,8 +37,8 @@ def dropped_attention(
     op: DroppedAttentionOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    Gradient rule of `train.dropped_attention`, from its operands and results. The
-    random numbers are drawn again.
+    Gradient rule of `train.dropped_attention`. The gradients are computed from the op's
+    operands and results. The random numbers are drawn again.
     """
     dy = gradients[0]
     assert dy is not None

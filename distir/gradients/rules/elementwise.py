@@ -2,8 +2,8 @@
 Gradient rules of elementwise functions f of one operand: `dx = dy f'(x)`, written with
 Python's operators.
 
-Where possible, the slope f'(x) is computed from the result, so that the operand need
-not be kept.
+Where possible, the slope f'(x) is computed from the result f(x), so that the operand
+need not be kept.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from distir.gradients.rules.arithmetic import is_wanted
 @dataclass(frozen=True)
 class Term:
     """
-    A value in a formula. Python's operators append the ONNX op that computes the
-    result. A number becomes a constant with the element type of the other operand.
+    A value in a formula. Python's operators on terms append the ONNX op that computes
+    the result. A number in a formula becomes a constant with the element type of the
+    term with which it is combined.
     """
 
     value: SSAValue
@@ -41,7 +42,8 @@ class Term:
 
     def onnx(self, name: str, *others: Term | float, **attributes: Any) -> Term:
         """
-        Appends the ONNX op `name` of this value and others, and returns its result.
+        Appends the ONNX op `name` with this value and `others` as operands, and returns
+        its result.
         """
         values = [
             v.value if isinstance(v, Term) else self.build.scalar(v, self.value)
@@ -97,8 +99,8 @@ def identity(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 @gradient_rule("onnx.Cast", "onnx.CastLike")
 def cast(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of casts: dy in the element type of the operand. Integers have no
-    gradient.
+    Gradient rule of casts: dy in the element type of the operand. An integer operand
+    has no gradient.
     """
     (gradient,) = gradients
     x = op.operands[0]
@@ -161,8 +163,8 @@ TermRule = Callable[[OnnxOp, Term, Term, Term], Term]
 
 def _term_gradient(name: str) -> Callable[[TermRule], TermRule]:
     """
-    Returns a decorator that registers the gradient rule of an ONNX operator of one
-    operand, written with terms.
+    Returns a decorator that registers the gradient rule of the ONNX operator `name`,
+    which has one operand. The decorated function takes and returns terms.
     """
 
     def register(rule: TermRule) -> TermRule:

@@ -19,7 +19,7 @@ from distir.program import describe
 def dispatch(op: DispatchOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of `train.dispatch`: a token's gradient is the sum of the gradients of
-    its rows. Raises DistIRError if the op has weights.
+    the rows to which the token is copied. Raises DistIRError if the op has weights.
     """
     (dy,) = gradients
     assert dy is not None
@@ -38,8 +38,8 @@ def dispatch(op: DispatchOp, gradients: Gradients, build: GradientBuilder) -> Gr
 @gradient_rule("train.combine")
 def combine(op: CombineOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of `train.combine`: a row's gradient is its token's gradient times the
-    weight.
+    Gradient rule of `train.combine`: the gradient of a row is the gradient of the row's
+    token times the row's weight.
     """
     (dy,) = gradients
     assert dy is not None

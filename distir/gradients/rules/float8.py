@@ -19,9 +19,10 @@ def linear(
     op: Float8LinearOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    Gradient rule of `train.float8_linear`, y = a b: `da = dy b'` and `db = a' dy`. `dy`
-    is converted to e5m2, which has the larger range. Rounding is ignored. With the
-    scaling `row-gw-hp`, `db` is a product in the model's precision.
+    Gradient rule of `train.float8_linear`, y = a b: `da = dy b'` and `db = a' dy`,
+    where ' transposes. `dy` is converted to e5m2, which has a larger range than e4m3.
+    The gradient treats rounding as the identity. With the scaling `row-gw-hp`, `db` is
+    a product in the model's precision.
     """
     dy = gradients[0]
     assert dy is not None

@@ -1,7 +1,8 @@
 """
-Gradient rules given by lists and classes, and the rule of SwiGLU. Ops whose results are
-constant almost everywhere, or depend only on constants, have no gradient. An op of
-`train` that states an operator in `GRADIENT_OF` is the gradient of that operator.
+Gradient rules given by lists and classes, and the rule of SwiGLU. Ops without a
+gradient are listed here: their results are constant almost everywhere, or depend only
+on constants. A class of op in `train` that names an operator in `GRADIENT_OF` computes
+the gradient of this operator.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ for _op in Train.operations:
 
 @onnx_gradient("SwiGLU")
 def swi_glu(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of SwiGLU, `y = swish(gate) * x`, from both inputs."""
+    """
+    Gradient rule of SwiGLU, `y = swish(gate) * x`. The gradients are computed from both
+    inputs.
+    """
     gate, x = op.operands
     alpha = op.attribute("alpha")
     scaled = build.onnx("Mul", dy, x)
@@ -58,9 +62,9 @@ def no_gradient(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gra
 @gradient_rule("onnx.OneHot", "onnx.Range")
 def of_constants(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of OneHot and Range: None for every operand, because their values and
-    bounds are constants. Raises DistIRError if a floating-point operand is not a
-    constant.
+    Gradient rule of OneHot and Range: None for every operand, because the values of
+    OneHot and the bounds of Range are constants. Raises DistIRError if a floating-point
+    operand is not a constant.
     """
     if any(gradients) and any(is_wanted(v) for v in op.operands):
         raise DistIRError(

@@ -46,22 +46,23 @@ def gather_nd(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 @dataclass(frozen=True)
 class _WrittenPlaces:
-    """The positions in the data of a scatter op that its indices name."""
+    """The positions that the indices of a scatter op name in the op's data operand."""
 
     op: OnnxOp
     build: GradientBuilder
 
     def read(self, value: SSAValue) -> SSAValue:
         """
-        Returns the elements of `value`, which has the data's shape, at the positions of
-        the scatter.
+        Returns the elements of `value` at the positions to which the scatter writes.
+        `value` has the shape of the scatter's data.
         """
         return self._at("Gather", value)
 
     def written(self, value: SSAValue, updates: SSAValue, reduction: str) -> SSAValue:
         """
-        Returns `value`, which has the data's shape, with `updates` written at the
-        positions of the scatter. `reduction` combines old and new elements.
+        Returns `value` with `updates` written at the positions to which the scatter
+        writes. `value` has the shape of the scatter's data. `reduction` names the op
+        that combines old and new elements.
         """
         return self._at("Scatter", value, updates, reduction=reduction)
 
@@ -79,8 +80,8 @@ def scatter(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients
     """
     Gradient rule of scatters. The updates get dy at the positions where they were
     written. The data gets dy with zeros at these positions, or all of dy if updates are
-    added. With a maximum or minimum, the data and the updates that equal the result
-    share dy evenly, as in PyTorch.
+    added. If the scatter takes a maximum or minimum, the data and the updates that
+    equal the result share dy evenly, as in PyTorch.
     """
     data, _, updates = op.operands
     reduction, places = op.attribute("reduction"), _WrittenPlaces(op, build)
@@ -120,8 +121,8 @@ def _of_products(
     """
     Returns the gradients of a scatter that multiplies. Each factor gets dy times the
     product of the other factors, computed as the whole product divided by the factor.
-    If exactly one update of a position is zero, its gradient uses the product with a
-    one in its place.
+    If exactly one update of a position is zero, the gradient of this update uses the
+    product in which a one replaces the zero.
     """
     data, _, updates = op.operands
     d_data = d_updates = None
@@ -151,7 +152,7 @@ def _of_products(
 def top_k(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of TopK: the gradient of the values, written to the positions where
-    the values were found.
+    TopK found the values. All other elements get zero.
     """
     gradient = gradients[0]
     if gradient is None:
@@ -178,9 +179,9 @@ def triangle(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 def gather(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of Gather: each slice of dy is added at the position where the slice
-    was read. In an embedding, where data selects rows of a table, the gradient's rows
-    are split like the table's. If constants select parts of a value, the backward need
-    not keep the value for its shape.
+    was read. In an embedding, whose operands are a table and the indices of its rows,
+    the rows of the gradient are split over devices like the rows of the table. If the
+    indices are constant, the backward pass need not keep the operand for its shape.
     """
     data, indices = op.operands
     axis = op.attribute("axis")

@@ -26,7 +26,7 @@ from distir.program import describe
 def cross_entropy(
     op: CrossEntropyOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Gradient rule of `train.cross_entropy`: a single op that takes the logits."""
+    """Gradient rule of `train.cross_entropy`: a single op, which takes the logits."""
     (dloss,) = gradients
     assert dloss is not None
     grad = CrossEntropyGradOp(dloss, op.logits, op.labels, **op.properties)
@@ -35,8 +35,9 @@ def cross_entropy(
 
 def _checked(op: OnnxOp, gradients: Gradients) -> SSAValue:
     """
-    Returns the gradient of an op's loss. Raises DistIRError for forms of the op without
-    a gradient, and for labels that do not fit the scores.
+    Returns the gradient of the loss that `op` computes. Raises DistIRError if the op
+    has weights of classes, if its second result has a gradient, or if the shape of the
+    labels does not suit the scores.
     """
     _check_labels(op)
     if op.input(2) is not None:
@@ -67,8 +68,8 @@ def _check_labels(op: OnnxOp) -> None:
 
 def _kept(op: OnnxOp, build: GradientBuilder) -> SSAValue | None:
     """
-    Returns a boolean tensor that tells for each label whether it counts, or None if all
-    labels count.
+    Returns a Boolean tensor that tells for each label whether the label counts, or None
+    if all labels count.
     """
     ignored = op.attribute("ignore_index")
     if ignored is None:
@@ -82,8 +83,9 @@ def _per_label(
     op: OnnxOp, dloss: SSAValue, kept: SSAValue | None, build: GradientBuilder
 ) -> SSAValue:
     """
-    Returns the factor of each label's loss, derived from the gradient `dloss`. The
-    factor is a scalar, unless the op has no reduction.
+    Returns the gradient of each label's loss, computed from the gradient `dloss` of the
+    op's result. It is a scalar, the same for all labels, unless the op has no
+    reduction.
     """
     if op.attribute("reduction") != "mean":
         return dloss
@@ -160,8 +162,8 @@ def negative_log_likelihood(
 @gradient_rule("train.ctc_loss")
 def loss(op: Operation, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of `train.ctc_loss`: one kernel, which recomputes the variables of the
-    forward.
+    Gradient rule of `train.ctc_loss`: one kernel, which computes the forward variables
+    of the CTC algorithm again.
     """
     assert isinstance(op, CtcLossOp)
     (gradient,) = gradients

@@ -1,6 +1,6 @@
 """
-Training forms and gradient rules of normalisation layers. Each layer's training form
-and gradient is a single op.
+Training forms and gradient rules of normalisation layers. The training form of a layer
+is a single op, and so is its gradient.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _full(value: SSAValue, sizes: Sequence[int], build: GradientBuilder) -> SSAV
 
 def _narrow(gradient: SSAValue, target: SSAValue, build: GradientBuilder) -> SSAValue:
     """
-    Returns a gradient with the row's shape reduced to the shape of `target`, a scale or
+    Returns a gradient with the row's shape, summed to the shape of `target`, a scale or
     bias that was broadcast within rows.
     """
     if len(shape(target)) > len(shape(gradient)):
@@ -76,8 +76,8 @@ def _kept(
     op: OnnxOp, x: SSAValue, scale: SSAValue, bias: SSAValue | None
 ) -> LayerNormOp | RmsNormOp:
     """
-    Returns the op that normalises `x` as `op` does, with this scale and bias, and keeps
-    its statistics.
+    Returns an op that normalises `x` in the way of `op`, with the given scale and bias,
+    and also returns the statistics of rows.
     """
     axis = op.attribute("axis") % len(shape(x))
     epsilon = op.attribute("epsilon")
@@ -89,9 +89,9 @@ def _kept(
 @training_form("onnx.LayerNormalization", "onnx.RMSNormalization")
 def kept_normalization(op: OnnxOp) -> LayerNormOp | RmsNormOp | None:
     """
-    Returns the training form of a normalisation, which keeps the statistics of rows.
-    Returns None unless scale and bias have one number for each element of a row, and
-    only the first result is used.
+    Returns the training form of a normalisation, which also returns the statistics of
+    rows. Returns None unless scale and bias have one number for each element of a row,
+    and only the first result is used.
     """
     x, scale, bias = op.operands[0], op.operands[1], op.input(2)
     row = shape(x)[op.attribute("axis") % len(shape(x)) :]
@@ -106,7 +106,8 @@ def layer_norm(
     op: LayerNormOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    Gradient rule of `train.layer_norm`, from the input, the scale and the statistics.
+    Gradient rule of `train.layer_norm`. The gradients are computed from the input, the
+    scale and the statistics.
     """
     dy, settings = gradients[0], {"axis": op.axis, "epsilon": op.epsilon}
     assert dy is not None
@@ -120,7 +121,8 @@ def layer_norm(
 @gradient_rule("train.rms_norm")
 def rms_norm(op: RmsNormOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of `train.rms_norm`, from the input, the scale and the statistic.
+    Gradient rule of `train.rms_norm`. The gradients are computed from the input, the
+    scale and the statistic.
     """
     dy = gradients[0]
     assert dy is not None
@@ -135,9 +137,9 @@ def normalization(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    Gradient rule of normalisations without a training form, whose scale or bias is
-    broadcast. The rule needs the input and the scale, and recomputes the statistics.
-    Raises DistIRError if a loss depends on the statistics.
+    Gradient rule of normalisations without a training form, because their scale or bias
+    is broadcast. The gradients are computed from the input and the scale, and the
+    statistics are recomputed. Raises DistIRError if a loss depends on the statistics.
     """
     if any(g is not None for g in gradients[1:]):
         raise DistIRError(
@@ -166,8 +168,8 @@ def _through(
     op: OnnxOp, dy: SSAValue, scale: SSAValue, build: GradientBuilder
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Returns the gradients of input and scale of a normalisation with the scale `scale`
-    and no bias.
+    Returns the gradients of the input and the scale of a normalisation like `op`, with
+    the scale `scale` and without a bias.
     """
     kept = _kept(op, op.operands[0], scale, None)
     build.add(kept)
@@ -186,15 +188,18 @@ def instance_normalization(
     op: OnnxOp, dy: SSAValue, build: GradientBuilder
 ) -> Gradients:
     """
-    Gradient rule of InstanceNormalization, from the input and the scale. Every channel
-    is a group.
+    Gradient rule of InstanceNormalization, computed from the input and the scale as for
+    a normalisation in groups with one channel each.
     """
     return _in_groups(op, shape(op.operands[0])[1], dy, build)
 
 
 @onnx_gradient("GroupNormalization")
 def group_normalization(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of GroupNormalization, from the input and the scale."""
+    """
+    Gradient rule of GroupNormalization. The gradients are computed from the input and
+    the scale.
+    """
     return _in_groups(op, op.attribute("num_groups"), dy, build)
 
 

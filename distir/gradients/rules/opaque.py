@@ -53,6 +53,6 @@ def opaque(op: OpaqueOp, gradients: Gradients, build: GradientBuilder) -> Gradie
 
 def _thrice(work: str) -> str:
     """
-    Returns the work in the text `work`, a sum of products, multiplied by `_TIMES`.
+    Returns the work `work`, a text that is a sum of products, multiplied by `_TIMES`.
     """
     return " + ".join(f"{_TIMES}*{term.strip()}" for term in work.split("+"))

@@ -44,7 +44,7 @@ _OF_GATHERED: dict[type[Operation], type[RecurrentGradOp]] = {
 
 
 def _check(op: OnnxOp) -> None:
-    """Raises DistIRError if the layer has a form without a gradient."""
+    """Raises DistIRError if the layer uses an option for which there is no gradient."""
     reason = unusual_form(op)
     if reason is not None:
         raise DistIRError(
@@ -62,9 +62,10 @@ def _gradient(
     **how: Any,
 ) -> RecurrentGradOp:
     """
-    Appends the gradient op of class `made` for a recurrent layer, and returns it.
+    Appends the gradient op of class `made` for a recurrent layer, and returns the op.
     `weights` are the layer's x, w, r and b, `starts` its initial states, and `outputs`
-    the gradients of its results. None counts as zeros.
+    the gradients of its results. A None among these values stands for zeros. `how` has
+    the attributes of the op.
     """
     x, w, r, b = weights
     assert x is not None and w is not None and r is not None
@@ -111,8 +112,8 @@ def gathered(
     op: GatheredLayerOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    Gradient rule of recurrent layers with split hidden features: one op, which gathers
-    states in the same way as the layer.
+    Gradient rule of recurrent layers whose hidden features are split over devices: one
+    op, which gathers states in the same way as the layer.
     """
     how = {"direction": op.direction, "batch_first": op.batch_first is not None}
     if isinstance(op, GatheredGruOp):
@@ -126,7 +127,7 @@ def gathered(
 
 
 def _of_starts(made: RecurrentGradOp) -> list[SSAValue]:
-    """Returns the gradients of the initial states."""
+    """Returns the gradients of the layer's initial states."""
     cells = [made.dstart_cell] if isinstance(made, LstmGradBase) else []
     return [made.dstart, *cells]
 
@@ -135,7 +136,9 @@ def _of_starts(made: RecurrentGradOp) -> list[SSAValue]:
 def selective_scan(
     op: SelectiveScanOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Gradient rule of `train.selective_scan`: one op, from dy and the operands."""
+    """
+    Gradient rule of `train.selective_scan`: one op, which takes dy and the operands.
+    """
     (dy,) = gradients
     assert dy is not None
     return build.add(SelectiveScanGradOp(dy, *op.operands)).results

@@ -31,8 +31,8 @@ def _axes(op: OnnxOp) -> list[int]:
 
 def _kept(value: SSAValue, op: OnnxOp, build: GradientBuilder) -> SSAValue:
     """
-    Returns `value`, which has the result's shape, with the reduced dimensions as
-    dimensions of size 1.
+    Returns `value`, which has the result's shape, reshaped so that each reduced
+    dimension is there with size 1.
     """
     axes = _axes(op)
     sizes = [1 if i in axes else n for i, n in enumerate(shape(op.operands[0]))]
@@ -48,8 +48,8 @@ def _reduction(*names: str) -> Callable[[Reduced], Reduced]:
     """
     Returns a decorator that registers the gradient rule of reductions. The decorated
     function takes the gradient of the result, with reduced dimensions of size 1, and
-    returns the gradient of the operand. If the latter is smaller than the operand, it
-    is repeated along the reduced dimensions.
+    returns the gradient of the operand. A returned gradient that is smaller than the
+    operand is repeated along the reduced dimensions.
     """
 
     def register(function: Reduced) -> Reduced:
@@ -164,7 +164,7 @@ def reduce_product(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue
 
 @onnx_gradient("CumSum")
 def running_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of CumSum: the cumulative sum of dy from the other end."""
+    """Gradient rule of CumSum: the cumulative sum of dy in the opposite direction."""
     dx = build.onnx(
         "CumSum",
         dy,

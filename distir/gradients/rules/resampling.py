@@ -26,8 +26,9 @@ _ATTRIBUTES = (
 @onnx_gradient("Resize")
 def resize(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Resize, which is linear: only the shape of the input is needed.
-    Raises DistIRError for forms without a gradient.
+    Gradient rule of Resize. Because Resize is linear, the backward pass needs only the
+    shape of the input. Raises DistIRError if the op uses an option for which there is
+    no gradient.
     """
     given = {name: op.attribute(name) for name in _ATTRIBUTES}
     if given["coordinate_transformation_mode"] == "tf_crop_and_resize":
@@ -45,7 +46,7 @@ def resize(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 def _scales(op: OnnxOp, x: SSAValue) -> list[float]:
     """
     Returns the scale of every dimension. Raises DistIRError if the program computes the
-    scales, or if the op keeps the ratio of the sizes.
+    scales, or if the op adjusts its sizes to keep their ratio.
     """
     before, after = shape(x), shape(op.results[0])
     found = [1.0] * len(before)

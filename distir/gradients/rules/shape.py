@@ -54,8 +54,8 @@ def padded(
     value: SSAValue, begins: Sequence[int], ends: Sequence[int], build: GradientBuilder
 ) -> SSAValue:
     """
-    Returns `value` with `begins[i]` zeros before and `ends[i]` zeros after dimension i.
-    Negative numbers crop.
+    Returns `value` with `begins[i]` zeros before dimension i and `ends[i]` zeros after
+    it. Negative numbers remove elements.
     """
     if not any((*begins, *ends)):
         return value
@@ -83,7 +83,7 @@ def reshape(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients
 def transpose(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of Transpose: dy with the inverse permutation. If dy is a product of
-    two matrices, the rule builds the product in the other order instead of a transpose.
+    two matrices, the rule builds the product in the other order, without a transpose.
     """
     rank = len(shape(op.operands[0]))
     order = op.attribute("perm", list(reversed(range(rank))))
@@ -120,8 +120,8 @@ def space_to_depth(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradient
 @onnx_gradient("DepthToSpace")
 def depth_to_space(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of DepthToSpace: the inverse rearrangement of dy. In CRD mode,
-    SpaceToDepth puts blocks before channels, so that a transpose follows.
+    Gradient rule of DepthToSpace: the inverse rearrangement of dy. In CRD mode a
+    transpose follows, because SpaceToDepth puts blocks before channels.
     """
     block = op.attribute("blocksize")
     dx = build.onnx("SpaceToDepth", dy, blocksize=block)
@@ -136,13 +136,13 @@ def depth_to_space(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradient
 
 @onnx_gradient("Expand")
 def expand(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of Expand: the sum of dy over the copies."""
+    """Gradient rule of Expand: the sum of dy over the copies of each element."""
     return [build.sum_to(gradient, op.operands[0])]
 
 
 @onnx_gradient("Tile")
 def tile(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of Tile: the sum of dy over the copies."""
+    """Gradient rule of Tile: the sum of dy over the copies of each element."""
     sizes, axes = [], []
     for before, after in zip(shape(op.operands[0]), shape(gradient), strict=True):
         if after != before:
@@ -157,7 +157,9 @@ def tile(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("Concat")
 def concat(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """Gradient rule of Concat: each operand gets its part of dy."""
+    """
+    Gradient rule of Concat: each operand gets the part of dy at the operand's position.
+    """
     if len(op.operands) == 1:
         return [gradient]
     axis = op.attribute("axis") % len(shape(op.results[0]))
@@ -170,7 +172,7 @@ def concat(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @gradient_rule("onnx.Split")
 def split(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Split: the gradients of the parts concatenated, with zeros for
+    Gradient rule of Split: the concatenated gradients of the parts, with zeros for
     parts without a gradient.
     """
     parts = [
@@ -187,8 +189,9 @@ def split(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients
 @onnx_gradient("Pad")
 def pad(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of Pad: the operand gets the inside of dy, and the padding value the
-    sum of the rest. Raises DistIRError for modes that pad with elements of the operand.
+    Gradient rule of Pad: the operand gets the part of dy without the padding, and the
+    padding value gets the sum of the rest. Raises DistIRError for modes that pad with
+    elements of the operand.
     """
     mode = op.attribute("mode")
     if mode != "constant":
@@ -217,8 +220,8 @@ def pad(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 def slice_(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Gradient rule of Slice: dy padded with zeros to the operand's shape. Along
-    dimensions with a negative step, dy is first reversed. Along dimensions with a
-    larger step, zeros are put between its elements.
+    dimensions with a negative step, dy is first reversed. Along dimensions with a step
+    larger than 1, zeros are put between the elements of dy.
     """
     nothing = [None] * (len(op.operands) - 1)
     sizes, kept = shape(op.operands[0]), shape(gradient)

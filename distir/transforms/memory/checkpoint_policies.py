@@ -1,6 +1,7 @@
 """
 The policies of activation checkpointing. A policy tells which values of a layer's
-forward are kept for its backward. The backward computes the other values again.
+forward pass are kept for its backward pass. The backward pass computes all other values
+again.
 """
 
 from __future__ import annotations
@@ -37,22 +38,24 @@ The names of the policies with a list of ops, as in `save:onnx.MatMul+train.atte
 @dataclass(frozen=True)
 class LayerPolicies:
     """
-    The checkpointing policy of each layer. Its text has one of these forms:
+    The checkpointing policy of each layer, given by a text of one of these forms:
 
     - `full`: all layers have the policy `full`. A policy may also list ops, as in
       `save:onnx.MatMul`;
     - `full:0.5` or `full:1/2`: that fraction of the layers has the policy, evenly
-      spread. The other layers keep everything;
+      spread. The remaining layers keep all values;
     - `full:6/6+4/6+0/7`: 6 of the first 6 layers have the policy, 4 of the next 6, and
       none of the last 7. This suits a pipeline, whose first stages keep values of more
       micro-batches;
-    - `full:1/2:products`: the other layers have the policy `products`.
+    - `full:1/2:products`: the remaining layers have the policy `products`.
 
     The fields are:
 
-    - `policy`, `others`: the two policies;
-    - `parts`: for each run of layers, the fraction of it that has `policy`;
-    - `lengths`: the length of each run, or empty if all layers are one run.
+    - `policy`, `others`: the policy before the fraction, and the policy of the remaining
+      layers;
+    - `parts`: for each group of consecutive layers, the fraction of the group that has
+      `policy`;
+    - `lengths`: the number of layers of each group, or empty if all layers are one group.
     """
 
     policy: str
@@ -64,7 +67,8 @@ class LayerPolicies:
     def of(text: str, what: str) -> LayerPolicies:
         """
         Returns the policies that `text` describes. Raises DistIRError if `text`
-        describes no policies. `what` names the source of the text in the message.
+        describes no policies; `what` names the source of the text in the error's
+        message.
         """
         name, colon, rest = text.partition(":")
         if name in LISTS:
@@ -103,9 +107,9 @@ class LayerPolicies:
         policy: str, others: str, runs: Sequence[tuple[int, int]]
     ) -> LayerPolicies:
         """
-        Returns the policies for consecutive runs of layers. Each run is a pair: the
-        number of its layers that have `policy`, and its length. The other layers have
-        the policy `others`.
+        Returns the policies for groups of consecutive layers. Each group is a pair in
+        `runs`: the number of its layers that have the policy `policy`, and the number
+        of all its layers. The remaining layers have the policy `others`.
         """
         parts = tuple(Fraction(some, length) for some, length in runs)
         lengths = tuple(length for _, length in runs)
@@ -121,8 +125,8 @@ class LayerPolicies:
     def of_layers(self, count: int, what: str) -> list[str]:
         """
         Returns the policy of each of `count` layers. Raises DistIRError if the policies
-        are for another number of layers. `what` names the source of the policies in the
-        message.
+        are for a different number of layers; `what` names the source of the policies in
+        the error's message.
         """
         lengths = self.lengths or (count,)
         if sum(lengths) != count:
@@ -149,9 +153,9 @@ class LayerPolicies:
 
 def _parts(text: str) -> tuple[tuple[Fraction, ...], tuple[int, ...]]:
     """
-    Returns the fractions of layers in `text`, and the lengths of the runs of layers.
-    There are no lengths if the text is a single fraction, of all layers. Raises
-    ValueError or ZeroDivisionError if the text is malformed.
+    Returns the fractions of layers in `text`, and the numbers of layers to which the
+    fractions apply. The second tuple is empty if the text is a single fraction, of all
+    layers. Raises ValueError or ZeroDivisionError if the text is malformed.
     """
     terms = text.split("+")
     parts = tuple(map(Fraction, terms))
@@ -165,9 +169,9 @@ def _parts(text: str) -> tuple[tuple[Fraction, ...], tuple[int, ...]]:
 
 def check_layer_policy(text: str, what: str) -> str:
     """
-    Returns `text` if it is the policy of a single layer. Raises DistIRError if it is
-    not a policy, or is a policy for a fraction of several layers. `what` names the
-    source of the text in the message.
+    Returns `text` if it is the policy of a single layer. Raises DistIRError if `text`
+    is not a policy, or is a policy for a fraction of several layers; `what` names the
+    source of the text in the error's message.
     """
     policies = LayerPolicies.of(text, what)
     if policies.policy != text:
@@ -180,10 +184,10 @@ def check_layer_policy(text: str, what: str) -> str:
 
 def has_policy(layer: int, count: int, part: Fraction) -> bool:
     """
-    Whether `layer` belongs to the fraction `part` of `count` layers that has a policy.
-    These layers are evenly spread. The last layer is excluded unless the fraction is 1:
-    its backward runs first, while all other layers' values are still in memory, so its
-    recomputation would add to the memory peak.
+    Whether the layer with index `layer` is among the layers that have a policy: the
+    fraction `part` of `count` layers, evenly spread. The last layer is excluded unless
+    the fraction is 1: its backward pass runs first, while the values of all other
+    layers are still in memory, so its recomputation would add to the memory peak.
     """
     return floor((count - layer) * part) > floor((count - layer - 1) * part)
 
@@ -191,9 +195,9 @@ def has_policy(layer: int, count: int, part: Fraction) -> bool:
 @dataclass(frozen=True)
 class KeptOps:
     """
-    The ops whose results a policy keeps. These are the ops with one of the `names`, or
-    with `inverted` all other ops. Results of ops without operands, such as constants,
-    are never kept.
+    The ops whose results a policy keeps: the ops with a name in `names` or, with
+    `inverted`, the ops with a name that is not in `names`. Results of ops without
+    operands, such as constants, are never kept.
     """
 
     names: frozenset[str]
@@ -215,8 +219,8 @@ class KeptOps:
 
     def check(self, known: Collection[str], what: str) -> None:
         """
-        Raises DistIRError if a listed name is not in `known`, the names of all layers'
-        ops. `what` starts the message.
+        Raises DistIRError if a listed name is not in `known`, the names of the ops of
+        all layers. The error's message starts with `what`.
         """
         for name in sorted(self.names - set(known)):
             raise DistIRError(
@@ -227,12 +231,12 @@ class KeptOps:
 
 def attention_core(forward: FuncOp) -> set[SSAValue]:
     """
-    Returns the values that selective recomputation drops: the results of each
+    Returns the values that selective recomputation does not keep: the results of each
     contraction of two activations, and all values computed from them up to the next
     contraction. In attention these are the scores, the masked scores and the
     probabilities. They grow with the square of the sequence length and are cheap to
-    compute again (Korthikanti et al. 2022, section 5). Attention as a single op keeps
-    none of these values.
+    compute again (Korthikanti et al. 2022, section 5). If attention is a single op, the
+    set has none of these values.
     """
     roles = argument_roles(forward)
     derived: set[SSAValue] = {
@@ -262,11 +266,11 @@ def attention_core(forward: FuncOp) -> set[SSAValue]:
 
 def beside_products(forward: FuncOp, results: Iterable[int]) -> set[int]:
     """
-    Returns the indices in `results` whose values can be computed again, from the
-    arguments and the other results of `forward`, without a contraction. A contraction
-    is a matrix product, a convolution or attention. Excludes the sum of a product and a
-    bias, because the product would have to be kept instead. Excludes tokens at their
-    experts, because devices would exchange them again.
+    Returns the indices in `results` of the results of `forward` that can be computed
+    again without a contraction, from the arguments and the remaining results of
+    `forward`. A contraction is a matrix product, a convolution or attention. Excludes
+    the sum of a product and a bias, because the product would have to be kept instead.
+    Excludes the tokens that experts receive, because devices would exchange them again.
     """
     values = return_op(forward).operands
     kept: set[SSAValue] = set(forward.body.block.args)

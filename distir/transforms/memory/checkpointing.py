@@ -1,6 +1,6 @@
 """
-Activation checkpointing: the backward computes values of the forward again, so that
-functions keep fewer residuals.
+Activation checkpointing: the backward pass computes values of the forward pass again,
+so that functions keep fewer residuals.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def checkpoint(
     module: ModuleOp, policy: str, every: int = 1, layers: Sequence[int] = ()
 ) -> None:
     """
-    Lets the backward of layers recompute values instead of keeping them as residuals.
-    The policy applies to every `every`-th layer, or only to the layers with the indices
-    `layers`. The pass `activation-checkpoint` explains the policies. A policy that a
-    call requests in `dist.recompute` takes precedence. Raises DistIRError if a request
-    contradicts the policy for a layer in `layers`.
+    Lets the backward pass of layers recompute values instead of keeping them as
+    residuals. The policy applies to every `every`-th layer, or only to the layers with
+    the indices `layers`, if any. The pass `activation-checkpoint` explains the
+    policies. A policy that a call requests in `dist.recompute` takes precedence. Raises
+    DistIRError if a request contradicts the policy for a layer in `layers`.
     """
     policies = LayerPolicies.of(policy, _NAME)
     if every < 1:
@@ -109,8 +109,8 @@ def checkpoint(
 def _request_policy(call: CallOp, policy: str, layer: int | None) -> None:
     """
     Requests `policy` for a call that has no request yet. `layer` is the index of the
-    layer if the user named it, else None. Raises DistIRError if the user named the
-    layer and the call already requests another policy.
+    layer if the user named the layer, else None. Raises DistIRError if the user named
+    the layer and the call already requests a different policy.
     """
     before = RECOMPUTE.of(call.attributes)
     if before is None:
@@ -124,7 +124,10 @@ def _request_policy(call: CallOp, policy: str, layer: int | None) -> None:
 
 
 def _take_policies(entry: FuncOp) -> dict[Operation, str]:
-    """Returns the policies that calls in `entry` request, and removes the requests."""
+    """
+    Returns the policy that each call in `entry` requests, if any, and removes the
+    requests.
+    """
     found: dict[Operation, str] = {}
     for op in entry.body.block.ops:
         asked = RECOMPUTE.of(op.attributes)
@@ -147,8 +150,8 @@ def _check_ops(policies: Iterable[str], forwards: Iterable[FuncOp]) -> None:
 
 class Recomputing:
     """
-    Makes forward and backward functions that keep fewer residuals. Equal pairs of
-    functions are made only once.
+    Makes forward and backward functions that keep fewer residuals. Calls that need
+    equal functions share them.
     """
 
     def __init__(self, module: ModuleOp):
@@ -167,8 +170,8 @@ class Recomputing:
 
     def dropped(self, pair: CallPair, policy: str) -> frozenset[int]:
         """
-        Returns the indices of the saved results of the forward that the policy does not
-        keep.
+        Returns the indices of the results of the forward function that are saved for
+        the backward function but that the policy does not keep.
         """
         forward, lists = self.forward_of(pair), KeptOps.of(policy)
         backward = self.known[pair.backward.callee.string_value()]
@@ -190,10 +193,10 @@ class Recomputing:
 
     def apply(self, pair: CallPair, drop: frozenset[int], policy: str) -> None:
         """
-        Makes the backward of a pair of calls recompute the results with the indices
-        `drop`. Under the policy `whole` it recomputes the whole forward. Under a policy
-        that lists ops, the forward returns additional results from which the dropped
-        ones are computed.
+        Makes the backward call of a pair recompute the results with the indices `drop`.
+        Under the policy `whole`, it recomputes the whole forward function. Under a
+        policy that lists ops, the forward function also returns the results of these
+        ops, and the dropped results are computed from them.
         """
         name = pair.backward.callee.string_value()
         backward = self.known[name]
@@ -217,8 +220,8 @@ class Recomputing:
 
     def _giving(self, forward: FuncOp, policy: str) -> FuncOp:
         """
-        Returns a forward function that returns all values that the policy keeps. This
-        is `forward` itself if the policy lists no ops.
+        Returns a copy of the forward function that returns all values that the policy
+        keeps, or `forward` itself if the policy lists no ops.
         """
         lists = KeptOps.of(policy)
         if lists is None:
@@ -341,8 +344,8 @@ def _needed_ops(
     wanted: Iterable[SSAValue], known: dict[SSAValue, SSAValue]
 ) -> list[Operation]:
     """
-    Returns the ops of the forward, in order, that compute the values `wanted` from the
-    values in `known`.
+    Returns the ops of the forward function, in program order, that compute the values
+    `wanted` from the values in `known`.
     """
     found = ancestors(wanted, known)
     block = next(iter(found)).parent_block() if found else None

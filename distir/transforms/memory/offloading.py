@@ -1,4 +1,4 @@
-"""Keeps residuals in the host's memory between forward and backward."""
+"""Keeps residuals in the host's memory between the forward and the backward pass."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from distir.program import functions, replace_call, return_op, set_results, uniq
 
 class Offloading:
     """
-    Makes forward and backward functions that keep residuals in the host's memory. Equal
-    pairs of functions are made only once.
+    Makes forward and backward functions that keep residuals in the host's memory. Calls
+    that need equal functions share them.
     """
 
     def __init__(self, module: ModuleOp):
@@ -26,10 +26,10 @@ class Offloading:
 
     def apply(self, pair: CallPair) -> bool:
         """
-        Keeps values of a pair of calls in the host's memory until the backward needs
-        them. These are results of the forward that only the backward uses, and saved
-        arguments of the forward that are not arguments of the program. Returns whether
-        there are such values.
+        Keeps values of a pair of calls in the host's memory until the backward call
+        needs them. These are the results of the forward call that only the backward
+        call uses, and the saved arguments of the forward call that are not arguments of
+        the program. Returns whether there are any of these values.
         """
         backward = self._known[pair.backward.callee.string_value()]
         saved = saved_values(backward)
@@ -109,8 +109,8 @@ def _behind(value: SSAValue, function: FuncOp) -> SSAValue:
 
 def _fetch(backward: FuncOp, place: int, there: SSAValue) -> None:
     """
-    Makes `backward` fetch its argument number `place` from the host's memory, right
-    before the first use. `there` is the value on the host.
+    Makes `backward` fetch its argument with index `place` from the host's memory, right
+    before its first use. `there` is the value on the host.
     """
     argument = backward.args[place]
     first = next(

@@ -1,7 +1,7 @@
 """
 Keeps the states of an optimizer in the host's memory. This is ZeRO-Offload (Ren et al.
-2021) without the update on the host: a device fetches the states, updates their
-parameters and stores the states again.
+2021) without the update on the host: a device fetches the states, updates the
+parameters to which they belong, and stores the states again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ memory.
 class _State(NamedTuple):
     """
     An optimizer state that is an argument of the program. `result` is the index of the
-    result that updates the state. `user` is the first op that uses it, and `place` the
-    position of that op.
+    program's result that updates the state. `user` is the first op that uses the state,
+    and `place` is the position of this op.
     """
 
     argument: BlockArgument
@@ -57,7 +57,7 @@ def offload_states(module: ModuleOp, group_bytes: int = GROUP_BYTES) -> bool:
     first op that uses it, and stores it after its update. The states of consecutive
     parameters are copied as a group of up to `group_bytes` bytes on a device, so that
     one call can update them. A group has the states of at least one parameter. Returns
-    whether the program has such states.
+    whether the program has any optimizer states.
     """
     entry = entry_function(module)
     order = {op: place for place, op in enumerate(entry.body.block.ops)}
@@ -88,7 +88,8 @@ def _groups(
 ) -> Iterator[list[_State]]:
     """
     Divides states, in the order of their use, into groups of at most `most` bytes on a
-    device. States with the same first user stay together, even if they exceed `most`.
+    device. States that are first used by the same op stay together, even if the group
+    then exceeds `most`.
     """
     group, size = list[_State](), 0.0
     for place in dict.fromkeys(state.place for state in states):
@@ -111,8 +112,8 @@ def _local_bytes(value: SSAValue, mesh_of: dict[str, Mesh]) -> float:
 
 def _move(entry: FuncOp, group: Sequence[_State], order: dict[Operation, int]) -> None:
     """
-    Adds ops that fetch the states of a group before the first use of any state, and
-    store them after the last update.
+    Adds ops that fetch the states of a group before the first use of a state of the
+    group, and ops that store the states after the last update.
     """
     end = return_op(entry)
     owners = [end.operands[state.result].owner for state in group]
@@ -139,14 +140,18 @@ def _move(entry: FuncOp, group: Sequence[_State], order: dict[Operation, int]) -
 
 def _index(value: SSAValue) -> int:
     """
-    Returns the index of a value among its op's results or its function's arguments.
+    Returns the index of a value among the results of its op, or among the arguments of
+    its function.
     """
     assert isinstance(value, OpResult | BlockArgument)
     return value.index
 
 
 def _insert(op: Operation, place: InsertPoint, like: Operation) -> None:
-    """Inserts the copy `op` at `place`, in the module scope of the op `like`."""
+    """
+    Inserts `op`, a copy to or from the host, at `place`, in the module scope of the op
+    `like`.
+    """
     if SCOPE in like.attributes:
         op.attributes[SCOPE] = like.attributes[SCOPE]
     Rewriter.insert_op(op, place)

@@ -40,9 +40,9 @@ from distir.transforms.repeats.naming import specialise
 @dataclass(frozen=True)
 class _Reduction:
     """
-    A reducing collective without its operand. `kind` is the class of the op, `axes` are
-    its mesh axes, and `type` is the type of its result. `purpose` is its kind of
-    communication, such as `dp`.
+    A reducing collective, described without its operand. `kind` is the class of the op,
+    `axes` are the mesh axes, and `type` is the type of the result. `purpose` is the
+    kind of communication, such as `dp`.
     """
 
     kind: type[CollectiveOp]
@@ -94,8 +94,9 @@ def sink_reductions(module: ModuleOp, kinds: Collection[str]) -> None:
 
 def _reductions(call: CallOp, callee: FuncOp, kinds: Collection[str]) -> _Sunk:
     """
-    Returns the reductions of a call's results that can move into the function `callee`.
-    The function must compute the result itself and return it only once.
+    Returns the reductions of a call's results that can move into `callee`, the called
+    function. The function must compute the reduced result itself and return it only
+    once.
     """
     returned = return_op(callee).operands
     found: list[tuple[int, _Reduction]] = []
@@ -112,7 +113,10 @@ def _reductions(call: CallOp, callee: FuncOp, kinds: Collection[str]) -> _Sunk:
 
 
 def _only_reduction(value: SSAValue) -> CollectiveOp | None:
-    """Returns the reduction of a value if it is the value's only use, else None."""
+    """
+    Returns the reduction of a value if the reduction is the value's only use, else
+    None.
+    """
     users = [use.operation for use in value.uses]
     if len(users) == 1 and isinstance(users[0], REDUCTIONS):
         return users[0]
@@ -121,8 +125,8 @@ def _only_reduction(value: SSAValue) -> CollectiveOp | None:
 
 def _with_reductions(module: ModuleOp, name: str, sunk: _Sunk) -> FuncOp:
     """
-    Adds to the module a copy of the function `name` that reduces results, and returns
-    it. `sunk` has the results and their reductions.
+    Adds to the module a copy of the function `name` that also reduces its results, and
+    returns the copy. `sunk` has the results to reduce, each with its reductions.
     """
     original = functions(module)[name]
     function = original.clone()
@@ -145,8 +149,8 @@ def _with_reductions(module: ModuleOp, name: str, sunk: _Sunk) -> FuncOp:
 
 def _redirect(call: CallOp, function: FuncOp, sunk: _Sunk) -> None:
     """
-    Makes `call` call `function`, which reduces results, and removes these reductions
-    after it.
+    Makes `call` call `function`, which reduces its results, and removes these
+    reductions from the ops after the call.
     """
     outputs = function.function_type.outputs.data
     new = made_with(call, call.operands, outputs)
@@ -170,8 +174,8 @@ def hoist_gathers(module: ModuleOp) -> bool:
     Moves gathers of a function's arguments in front of its calls, so that a gather can
     start before the call: the next layer's parameters arrive during the computation of
     a layer. Changes only functions without calls. From a function with calls, such as a
-    pipeline stage, all parameters would be gathered at once. Returns whether there are
-    such gathers.
+    pipeline stage, all parameters would be gathered at once. Returns whether any gather
+    was moved.
     """
     found = False
     *called, _ = reachable_functions(module)
@@ -200,9 +204,9 @@ def _gathers_of_parameters(function: FuncOp) -> list[AllGatherOp]:
 
 def _chain_to_hoist(gather: AllGatherOp) -> list[Operation]:
     """
-    Returns the ops from an argument to its gather, such as a transposition or a cast,
-    if they can move to the function's callers. The argument must have no other use.
-    Returns an empty list otherwise.
+    Returns the ops that lead from an argument to its gather, such as a transposition or
+    a cast, if these ops can move to the function's callers. The argument must have no
+    other use. Returns an empty list if the ops cannot move.
     """
     chain = chain_from_argument(gather)
     if not chain or len(list(chain[0].operands[0].uses)) > 1:

@@ -1,8 +1,8 @@
 """
 Classifies communication by the source of its operand and the use of its result.
 
-- `dp`: reductions of gradients, and of other values that no contraction needs in this
-  step;
+- `dp`: reductions of gradients, and of other values on which no contraction of this
+  step depends;
 - `params`: gathers of parameters that are stored in parts or updated in parts;
 - `tp`: all other collectives, which communicate activations and their gradients;
 - `pp`: sends.
@@ -40,9 +40,10 @@ REDUCTIONS = (AllReduceOp, ReduceScatterOp)
 
 def chain_from_argument(gather: AllGatherOp) -> list[Operation]:
     """
-    Returns the ops from an argument to its gather, ending with the gather. The ops
-    before the gather, such as a cast, must have no other uses. Returns an empty list if
-    the gathered value does not come from an argument in this way.
+    Returns the ops that lead from an argument of the function to `gather`, ending with
+    `gather`. The ops before the gather, such as a cast, must have no other uses.
+    Returns an empty list if the gathered value does not come from an argument in this
+    way.
     """
     chain: list[Operation] = [gather]
     while not isinstance(source := chain[0].operands[0], BlockArgument):
@@ -120,8 +121,9 @@ class _Kinds:
 
     def _arguments_of_parameters(self, reachable: Sequence[FuncOp]) -> set[SSAValue]:
         """
-        Returns the arguments of all functions that always hold parameters of the
-        program.
+        Returns the function arguments that hold a parameter of the program in every
+        call of their function. Includes the parameters themselves, which are arguments
+        of the entry function.
         """
         *_, entry = reachable
         found: set[SSAValue] = {
@@ -139,7 +141,10 @@ class _Kinds:
         return found
 
     def _needed_in_this_step(self, reachable: Sequence[FuncOp]) -> set[SSAValue]:
-        """Returns the values on which contractions of the program depend."""
+        """
+        Returns the values on which a contraction of the program depends, directly or
+        indirectly.
+        """
         pending: list[SSAValue] = []
         signatures = Signatures()
         for function in reachable:
@@ -156,7 +161,11 @@ class _Kinds:
         return found
 
     def _sources(self, value: SSAValue) -> Sequence[SSAValue]:
-        """Returns the values from which `value` is computed directly, across calls."""
+        """
+        Returns the values from which `value` is computed directly. For a result of a
+        call, this is the value that the called function returns; for an argument, the
+        operands of the calls.
+        """
         if isinstance(value, BlockArgument):
             function = value.block.parent_op()
             assert isinstance(function, FuncOp)

@@ -1,9 +1,10 @@
 """
-Computes the forward of one micro-batch beside the backward of another one, as DualPipe
-does (DeepSeek-AI 2024). Where experts are on several devices, a layer waits for its
-all-to-alls. Two calls of a rank that follow each other and do not depend on each other
-become one call of a function with the ops of both, which take turns at all-to-alls: the
-rows of one micro-batch travel while the device computes with those of the other.
+Computes the forward pass of one micro-batch beside the backward pass of another
+micro-batch, as DualPipe does (DeepSeek-AI 2024). Where experts are on several devices,
+a layer waits for its all-to-alls. Therefore two consecutive calls of a rank that do not
+depend on each other become one call of a function that has the ops of both. The two
+sets of ops take turns at all-to-alls: while the rows of one micro-batch travel, the
+device computes with the rows of the other.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _Pairs = dict[Operation, CallOp]
 
 def pair_calls(module: ModuleOp) -> bool:
     """
-    Joins calls of forwards and backwards in the entry function of a pipeline, in place.
-    A forward call is joined with the backward call that follows it on the same mesh, if
-    both exchange values by all-to-alls and none of them needs the other's results. The
-    order of the calls on each mesh stays the same, and results do not change. Returns
-    whether calls were joined.
+    Joins forward and backward calls in the entry function of a pipeline, in place. A
+    forward call is joined with the backward call that follows it on the same mesh, if
+    both exchange values by all-to-alls and neither needs the other's results. The order
+    of the calls on each mesh stays the same, and results do not change. Returns whether
+    calls were joined.
     """
     entry = entry_function(module)
     *ops, end = entry.body.block.ops
@@ -64,8 +65,8 @@ def _candidates(
     entry: FuncOp, ops: Sequence[Operation], known: dict[str, FuncOp]
 ) -> _Pairs:
     """
-    Returns the pairs of a forward and a backward call that follow each other on a mesh,
-    both with all-to-alls.
+    Returns the pairs of a forward and a backward call that follow each other on a mesh
+    and that both contain all-to-alls.
     """
     exchanges: dict[str, bool] = {}
     for name, function in known.items():
@@ -93,8 +94,8 @@ def _find_exchanges(
     name: str, function: FuncOp, known: dict[str, FuncOp], found: dict[str, bool]
 ) -> bool:
     """
-    Records in `found` whether a function, or one that it calls, exchanges floats by
-    all-to-alls. Returns whether it does.
+    Returns whether a function, or a function that it calls, exchanges floats by
+    all-to-alls. Records the answer in `found`.
     """
     if name not in found:
         found[name] = any(
@@ -107,12 +108,18 @@ def _find_exchanges(
 
 
 def _exchanges(op: Operation) -> bool:
-    """Whether `op` exchanges floats; exchanges of integers are short."""
+    """
+    Whether `op` is an all-to-all of floats. All-to-alls of integers do not count,
+    because they are short.
+    """
     return isinstance(op, ExchangeKind) and isinstance(element_type(op.source), FLOATS)
 
 
 def _mesh_of(call: CallOp) -> str | None:
-    """Returns the mesh of a stage function's call, or None if there is none."""
+    """
+    Returns the name of the mesh on which the called stage function runs, or None if the
+    function has no mesh.
+    """
     for value in (*call.results, *call.operands):
         layout = layout_of(value)
         if layout is not None:
@@ -123,8 +130,9 @@ def _mesh_of(call: CallOp) -> str | None:
 def _ordered(ops: Sequence[Operation], pairs: _Pairs) -> list[tuple[Operation, ...]]:
     """
     Returns the ops in an order in which the calls of each pair follow each other, as
-    groups of one or two. All other ops keep their order as far as that allows. The
-    calls of a pair that depend on each other are put apart.
+    groups: a pair is a group of two ops, any other op a group of one. All other ops
+    keep their order as far as possible. If the calls of a pair depend on each other,
+    the pair is dissolved.
     """
     first_of: dict[Operation, Operation] = {b: a for a, b in pairs.items()}
     place = {op: i for i, op in enumerate(ops)}
@@ -187,8 +195,8 @@ def _call(op: Operation) -> CallOp:
 
 def _dependencies(ops: Sequence[Operation]) -> dict[Operation, set[Operation]]:
     """
-    Returns for each op those that must come before it: those whose results it takes,
-    and for a call the call before it on its mesh.
+    Returns for each op the ops that must run before it: the ops that compute its
+    operands and, for a call, the preceding call on the same mesh.
     """
     own = set(ops)
     needs: dict[Operation, set[Operation]] = {}
@@ -209,8 +217,9 @@ def _join(
     joined: dict[tuple[str, str], FuncOp],
 ) -> None:
     """
-    Replaces two calls by one call of a function with the ops of both. `joined` has the
-    functions that were made before, by the names of the functions that they join.
+    Replaces the two calls in `group` by one call of a function with the ops of both.
+    `joined` has the functions that were made before, by the names of the two functions
+    that each of them joins.
     """
     calls = [_call(op) for op in group]
     first, second = (call.callee.string_value() for call in calls)
@@ -232,8 +241,8 @@ def _join(
 
 def _joined_function(module: ModuleOp, calls: Sequence[CallOp], name: str) -> FuncOp:
     """
-    Returns a function `name` that does what `calls` do, with their ops in turns. It is
-    not inserted.
+    Returns a function called `name` that does the work of all `calls`, with their ops
+    taking turns. The function is not added to the module.
     """
     known = functions(module)
     callees = [known[call.callee.string_value()] for call in calls]
@@ -267,7 +276,10 @@ def _joined_function(module: ModuleOp, calls: Sequence[CallOp], name: str) -> Fu
 
 
 def _inline(ops: Iterable[Operation], known: dict[str, FuncOp]) -> None:
-    """Inlines all calls among `ops`, the ops of a block, and those in their bodies."""
+    """
+    Inlines all calls among `ops`, the ops of a block. Calls in the inlined bodies are
+    inlined, too.
+    """
     while calls := [op for op in ops if isinstance(op, CallOp)]:
         for call in calls:
             inline_call(call, known[call.callee.string_value()])
@@ -277,8 +289,8 @@ def _in_turns(
     first: Sequence[Operation], second: Sequence[Operation]
 ) -> list[Operation]:
     """
-    Returns the ops of two bodies in one order. After each all-to-all of one, the other
-    goes on, up to its next all-to-all.
+    Returns the ops of two bodies in one order. After each all-to-all of one body, the
+    ops of the other body follow, up to its next all-to-all.
     """
     chunks = [_chunks(first), _chunks(second)]
     count = max(map(len, chunks))
@@ -287,7 +299,10 @@ def _in_turns(
 
 
 def _chunks(ops: Sequence[Operation]) -> list[list[Operation]]:
-    """Divides ops into parts that end with an all-to-all, and the rest."""
+    """
+    Divides ops into consecutive parts. Each part ends with an all-to-all, except the
+    last part, which has the remaining ops.
+    """
     found: list[list[Operation]] = [[]]
     for op in ops:
         found[-1].append(op)

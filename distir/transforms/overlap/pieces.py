@@ -1,9 +1,9 @@
 """
-Asynchronous tensor parallelism: computes products in pieces. Devices communicate one
-piece while they compute another piece. If devices sum the terms of a product, they sum
-one piece while they compute the next. If they gather the rows of a product first
-(sequence parallelism), they gather the next piece while they compute the product of the
-current piece.
+Asynchronous tensor parallelism: computes matrix products in pieces. Devices communicate
+one piece while they compute the next. If devices sum the terms of a product, they sum
+one piece while they compute the next piece. If devices gather the rows of a product
+first (sequence parallelism), they gather the next piece while they compute the product
+of the current piece.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _BEFORE_MATRICES = VIEWS | {"onnx.Constant", "onnx.Transpose", "onnx.Cast"}
 
 
 def _prepares_matrix(op: Operation) -> bool:
-    """Whether an op may be between a parameter and the product that uses it."""
+    """
+    Whether an op may be between a parameter and the matrix product that uses the
+    parameter.
+    """
     return _BEFORE_MATRICES.of(op) or isinstance(op, ToFloat8Op) or is_scale(op)
 
 
@@ -49,8 +52,8 @@ def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool
     device divides its part. Transposed products, and products whose rows cannot be
     divided, stay unchanged.
 
-    Returns whether a product was divided. With `gathered`, only products with gathered
-    rows count.
+    Returns whether a product was divided. With `gathered`, returns whether a product of
+    gathered rows was divided.
     """
     known = meshes(module)
     found = False
@@ -69,8 +72,8 @@ def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool
 @dataclass(frozen=True)
 class _RowPieces:
     """
-    A division of the rows of a tensor along the dimension `dim`. Devices hold the
-    dimension in `parts` parts. Each part is divided into `pieces` pieces.
+    A division of the rows of a tensor along the dimension `dim`. Devices split the
+    dimension into `parts` parts. Each part is divided into `pieces` pieces.
     """
 
     dim: int
@@ -80,16 +83,16 @@ class _RowPieces:
     @property
     def axis(self) -> int:
         """
-        The dimension that is cut into pieces, as its index in a shape that `together`
-        returns.
+        The index, in a shape that `together` returns, of the dimension that counts
+        pieces.
         """
         return self.dim if self.parts == 1 else self.dim + 1
 
     def together(self, shape: Sequence[int], count: int) -> list[int]:
         """
         Returns the shape of `count` joined pieces of a tensor with the shape `shape`.
-        If devices split the dimension, three dimensions take its place: parts, pieces,
-        and array elements in a piece of a part.
+        If devices split the dimension `dim`, three dimensions replace it: the parts,
+        the pieces of a part, and the array elements of a piece.
         """
         own = shape[self.dim] // (self.parts * self.pieces)
         middle = [own * count] if self.parts == 1 else [self.parts, count, own]
@@ -110,8 +113,8 @@ class _RowPieces:
     def pieces_of(self, build: PlacedOps, value: SSAValue) -> Sequence[SSAValue]:
         """
         Builds the ops that divide the tensor `value`, and returns the pieces. A tensor
-        of 8-bit floats is divided before its cast, because ONNX cannot divide such
-        tensors.
+        that is cast to 8-bit floats is divided before the cast, because ONNX cannot
+        divide 8-bit tensors.
         """
         cast = value.owner
         if isinstance(cast, ToFloat8Op):
@@ -133,8 +136,8 @@ class _RowPieces:
         self, build: PlacedOps, pieces: Sequence[SSAValue], like: SSAValue
     ) -> SSAValue:
         """
-        Builds the ops that concatenate pieces to a tensor of the type of `like`, and
-        returns that tensor.
+        Builds the ops that concatenate `pieces` to a tensor of the type of `like`, and
+        returns this tensor.
         """
         shape = shape_of(like.type)
         together = self.together(shape, self.pieces)
@@ -171,9 +174,9 @@ def _reduce_in_pieces(op: CollectiveOp, pieces: int, mesh: Mesh) -> bool:
 
 def _gather_in_pieces(op: AllGatherOp, pieces: int, mesh: Mesh) -> bool:
     """
-    Replaces products of gathered rows by products of pieces. Each piece is gathered
-    while the product of the piece before it is computed. Returns False, and changes
-    nothing, if the rows cannot be divided.
+    Replaces matrix products of gathered rows by products of pieces. Each piece is
+    gathered while the product of the previous piece is computed. Returns False, and
+    changes nothing, if the rows cannot be divided.
     """
     block = op.parent
     assert block is not None
@@ -219,8 +222,7 @@ def _gather_in_pieces(op: AllGatherOp, pieces: int, mesh: Mesh) -> bool:
 
 def _product(build: PlacedOps, product: Operation, rows: SSAValue) -> SSAValue:
     """
-    Builds a product like `product` of other rows, its first operand, and returns its
-    result.
+    Builds a copy of `product` with `rows` as its first operand, and returns its result.
     """
     columns = shape_of(product.results[0].type)[-1]
     operands = [rows, *product.operands[1:]]
@@ -234,7 +236,8 @@ def _labels(op: Operation) -> dict[str, Attribute]:
 def _is_product(op: object) -> TypeGuard[OnnxOp | Float8ProductOp]:
     """
     Whether `op` multiplies rows, its first operand, by a matrix. A product in 8 bits
-    counts only if its rows are cast with one scale, and are not transposed before.
+    counts only if its rows are cast to 8 bits with a single scale and are not
+    transposed before.
     """
     if isinstance(op, Float8ProductOp):
         cast = _before_gather(op.a).owner
@@ -251,7 +254,10 @@ def _is_product(op: object) -> TypeGuard[OnnxOp | Float8ProductOp]:
 
 
 def _before_gather(value: SSAValue) -> SSAValue:
-    """Returns the value whose parts are gathered to `value`, or `value` itself."""
+    """
+    Returns the operand of the gather that computes `value`, or `value` itself if it is
+    not gathered.
+    """
     owner = value.owner
     return owner.source if isinstance(owner, AllGatherOp) else value
 
@@ -264,10 +270,10 @@ def _row_pieces(
     mesh: Mesh,
 ) -> _RowPieces | None:
     """
-    Returns the division into pieces for the rows of some products, or None if no
-    division is possible. The rows are divided along the largest dimension that can be
-    divided. A collective makes one of the values `whole` and `parts` from the other. A
-    device holds all rows of `whole`, and may hold only a part of the rows of `parts`.
+    Returns the division into pieces for the rows of `products`, along the largest
+    dimension that can be divided. Returns None if no dimension can be divided. A
+    collective makes one of the values `whole` and `parts` from the other. A device
+    holds all rows of `whole`, and may hold only a part of the rows of `parts`.
     """
     shape, layouts = shape_of(whole.type), [layout_of(v) for v in (whole, parts)]
     is_flat = any(product.name == "onnx.Gemm" for product in products)
@@ -289,8 +295,8 @@ def _ops_after(
 ) -> list[Operation] | None:
     """
     Returns the ops at or after the position `place` that lead from a parameter to
-    `value`. Returns None if one of them is not in `_BEFORE_MATRICES`. `places` has the
-    position of each op.
+    `value`. Returns None if one of these ops is not in `_BEFORE_MATRICES`. `places` has
+    the position of each op.
     """
     found: list[Operation] = []
     pending = [value]

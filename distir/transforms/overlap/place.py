@@ -2,9 +2,9 @@
 Orders the ops of a function so that communication and computation overlap.
 
 - A reduction starts as soon as its operand is computed.
-- A gather of a parameter (ZeRO stage 3) starts a limited number of uses of gathered
-  parameters before its own use, because gathered parameters take memory.
-- A gather of a value that the forward kept in parts (sequence parallelism) starts
+- A gather of a parameter (ZeRO stage 3) starts before its own use by a limited number
+  of uses of gathered parameters, because gathered parameters take memory.
+- A gather of a value that the forward pass kept in parts (sequence parallelism) starts
   before the preceding contraction, and runs during this contraction.
 - A reduction of activations whose result is needed at once starts before the
   preceding contractions whose results are needed later: in a backward pass, the
@@ -44,8 +44,8 @@ _BEFORE_GATHERS = FREE | {"onnx.Transpose"}
 
 def _prepares_gather(op: Operation) -> bool:
     """
-    Whether an op may move with a gather that needs it: it rearranges a tensor, or rounds
-    it to 8-bit floats.
+    Whether an op may move together with a gather that depends on it: the op rearranges
+    a tensor, or rounds it to 8-bit floats.
     """
     return _BEFORE_GATHERS.of(op) or isinstance(op, ToFloat8Op) or is_scale(op)
 
@@ -54,9 +54,9 @@ def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:
     """
     Returns the ops in an order in which gathers of activations overlap with
     contractions. A gather moves before the preceding contraction, unless it depends on
-    that contraction. With sequence parallelism, the forward kept the gather's operand,
-    which is available long before. When the contraction ends, the gather is finished
-    too, and the links are free for the next communication.
+    this contraction. With sequence parallelism, the forward pass kept the gather's
+    operand, which is thus available long before. When the contraction ends, the gather
+    is finished too, and the links are free for the next communication.
     """
     found = list(ops)
     for op in ops:
@@ -69,8 +69,8 @@ def _move(ops: list[Operation], gather: AllGatherOp) -> None:
     """
     Moves a gather before the preceding contraction, in place. Views, transpositions and
     roundings to 8 bits between the contraction and the gather move too if the gather
-    depends on them. Nothing moves across a call, or if the gather depends on any other
-    op in between.
+    depends on them. Nothing moves across a call, or if the gather depends on an op of
+    any other kind in between.
     """
     place = {op: i for i, op in enumerate(ops)}
     here = place[gather]
@@ -102,12 +102,13 @@ def _move(ops: list[Operation], gather: AllGatherOp) -> None:
 def contractions_behind_reductions(ops: Sequence[Operation]) -> list[Operation]:
     """
     Returns the ops in an order in which contractions overlap with reductions of
-    activations. If no contraction is between a reduction and the first use of its
-    result, the contractions in front of it that neither it nor an op before it depends
-    on move behind it, with the ops that use their results. They come from the ops after
-    the last call, or the last communication of activations, before the reduction. So
-    the products for the gradients of weights run during the reduction of the gradient
-    of activations, as in Megatron-Core.
+    activations. If there is no contraction between a reduction and the first use of its
+    result, contractions move from in front of the reduction to behind it, with the ops
+    that use their results. A contraction can move if the reduction, and the ops that
+    stay in front of it, do not depend on the contraction, and if it comes after the
+    last call or communication of activations before the reduction. So the products for
+    the gradients of weights run during the reduction of the gradient of activations, as
+    in Megatron-Core.
     """
     found = list(ops)
     for op in ops:
@@ -117,7 +118,10 @@ def contractions_behind_reductions(ops: Sequence[Operation]) -> list[Operation]:
 
 
 def _delay_contractions(ops: list[Operation], reduction: CollectiveOp) -> None:
-    """Moves contractions behind a reduction, in place, if none runs beside it yet."""
+    """
+    Moves contractions behind a reduction, in place, if no contraction runs beside the
+    reduction yet.
+    """
     here = ops.index(reduction)
     users = {use.operation for use in reduction.result.uses}
     for op in ops[here + 1 :]:
@@ -142,7 +146,10 @@ def _delay_contractions(ops: list[Operation], reduction: CollectiveOp) -> None:
 
 
 def _bounds_delay(op: Operation) -> bool:
-    """Whether contractions in front of `op` stay in front of it."""
+    """
+    Whether `op` is a bound that contractions in front of it do not cross when they are
+    delayed.
+    """
     if isinstance(op, CallOp | SendOp):
         return True
     return isinstance(op, CollectiveOp) and not is_scale(op)
@@ -160,11 +167,11 @@ _STAYING = (CallOp, SendOp, *REDUCTIONS)
 @dataclass
 class CommunicationPlacer:
     """
-    Orders the ops of functions so that communication overlaps; callees come before
-    callers.
+    Orders the ops of functions so that communication overlaps with computation. Called
+    functions must be ordered before their callers.
 
-    - `ahead`: how many uses of gathered parameters a gather may start before its own
-      use;
+    - `ahead`: the number of uses of gathered parameters by which a gather may start before
+      its own use;
     - `kinds`: the kinds of communication that are moved and made asynchronous;
     - `arrivals`: for each finished function, its results that are in flight when it
       returns.
@@ -175,7 +182,9 @@ class CommunicationPlacer:
     arrivals: dict[str, Arrivals] = field(default_factory=dict[str, Arrivals])
 
     def place(self, function: FuncOp) -> None:
-        """Orders the ops of a function and marks its asynchronous communication."""
+        """
+        Orders the ops of a function, and marks the communication that is asynchronous.
+        """
         block = function.body.block
         ops = list(block.ops)
         end = ops.pop()
@@ -195,8 +204,8 @@ class CommunicationPlacer:
 
     def _arriving(self, op: Operation) -> list[SSAValue]:
         """
-        Returns the results of `op` that are still in flight after it, in the order of
-        their start.
+        Returns the results of `op` that are still in flight after `op`, in the order in
+        which their communication started.
         """
         if isinstance(op, CallOp):
             indices = self.arrivals.get(op.callee.string_value(), ())
@@ -208,10 +217,10 @@ class CommunicationPlacer:
 
     def _second_reductions_late(self, ops: Sequence[Operation]) -> list[Operation]:
         """
-        Returns the ops in a new order: a reduction of a value that is itself being
-        reduced moves after the next call or contraction. An example is the sum over the
-        groups of hybrid sharding. The first reduction runs meanwhile, so that no device
-        waits for it.
+        Returns the ops in a new order. A reduction whose operand is itself the result
+        of a reduction in flight moves after the next call or contraction, during which
+        the first reduction runs. No device then waits for the first reduction. An
+        example is the sum over the groups of hybrid sharding.
         """
         works = [i for i, op in enumerate(ops) if _works_long(op)]
         index = {op: i for i, op in enumerate(ops)}
@@ -242,9 +251,9 @@ class CommunicationPlacer:
 
     def _updates_late(self, ops: Sequence[Operation], end: ReturnOp) -> list[Operation]:
         """
-        Returns the ops in a new order: ops that only process reduced values move to the
-        end. They lie between reduced values and the function's results, and are sorted
-        by the start of the last communication that they depend on.
+        Returns the ops in a new order: ops that only pass reduced values to the
+        function's results move to the end. They are sorted by the start of the last
+        communication on which they depend.
         """
         key: dict[SSAValue, int] = {}
         keys: dict[Operation, int] = {}
@@ -290,7 +299,8 @@ def _reductions_early(
 
 def _works_long(op: Operation) -> bool:
     """
-    Whether an op is a call or a contraction. Communication can run at the same time.
+    Whether `op` is a call or a contraction, which takes long enough for communication
+    to run at the same time.
     """
     if isinstance(op, CollectiveOp | SendOp) or FREE.of(op):
         return False
@@ -300,7 +310,8 @@ def _works_long(op: Operation) -> bool:
 def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
     """
     Returns the ops with each gather of an argument moved earlier: in front of the use
-    of a gathered argument that comes `ahead` such uses before its own use.
+    of a gathered argument that comes `ahead` uses of gathered arguments before the
+    gather's own use.
     """
     place = {op: i for i, op in enumerate(ops)}
     chains: dict[Operation, list[Operation]] = {}
@@ -325,7 +336,10 @@ def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
 
 
 def _users(gathered: SSAValue) -> Iterator[Operation]:
-    """Yields the ops that use a gathered value, directly or after it is unflattened."""
+    """
+    Yields the ops that use a gathered value, directly or after its shape is restored
+    from a flat tensor.
+    """
     for use in gathered.uses:
         if isinstance(use.operation, UnflattenOp):
             yield from _users(use.operation.tensor)
@@ -336,8 +350,8 @@ def _users(gathered: SSAValue) -> Iterator[Operation]:
 def _mark(ops: Sequence[Operation], kinds: Collection[str]) -> None:
     """
     Marks communication of the given kinds as asynchronous. A collective is marked if
-    other ops compute between its start and the first use of its result. Sends are
-    always marked.
+    ops compute between its start and the first use of its result. Sends are marked in
+    any case.
     """
     place = {op: i for i, op in enumerate(ops)}
     busy = [0]
@@ -361,9 +375,10 @@ def place_functions(
 ) -> Mapping[str, Arrivals]:
     """
     Orders the ops of all functions so that communication overlaps with computation.
-    `reachable` has callees before callers. `ahead` limits how early gathers start.
-    `kinds` are the kinds of communication that move. Returns for each function its
-    results that are in flight when it returns.
+    `reachable` has called functions before their callers. `ahead` is the number of uses
+    of gathered parameters by which a gather may start before its own use. `kinds` are
+    the kinds of communication that move. Returns for each function its results that are
+    in flight when it returns.
     """
     placer = CommunicationPlacer(ahead, kinds)
     for function in reachable:

@@ -1,13 +1,13 @@
 """
-Limits the memory of reduce-scatters in flight. A reduce-scatter reads a whole gradient,
-whose memory is freed only when the device has waited for the result. The optimizer uses
-the results at the end of the step. Without a limit, all whole gradients of a model
-would be in memory until then.
+Limits the memory of reduce-scatters in flight. A reduce-scatter reads a whole gradient.
+The memory of this gradient is freed only when the device has waited for the result, and
+the optimizer uses the results only at the end of the step. Without a limit, all whole
+gradients of a model would be in memory until then.
 
-A device therefore waits for the reduce-scatters of one layer before it starts those of
-the layer after the next. Memory then holds the gradients of two layers, as in PyTorch's
-FSDP. A wait is an `onnx.Identity` of the reduced value, because a device waits for a
-value where it uses it.
+A device therefore waits for the reduce-scatters of one layer before it starts the
+reduce-scatters of the layer after the next. Memory then holds the gradients of two
+layers, as in PyTorch's FSDP. A wait is an `onnx.Identity` of the reduced value, because
+a device waits for a value where it uses it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ apart.
 
 def release_gradients(reachable: Sequence[FuncOp]) -> None:
     """
-    Inserts waits for reduce-scatters into functions, in place. `reachable` has callees
-    before callers, the entry function last.
+    Inserts waits for reduce-scatters into functions, in place. `reachable` has called
+    functions before their callers, and the entry function last.
     """
     in_flight: dict[str, tuple[int, ...]] = {}
     for function in reachable:
@@ -50,7 +50,7 @@ def release_gradients(reachable: Sequence[FuncOp]) -> None:
 
 def _started(op: Operation, in_flight: dict[str, tuple[int, ...]]) -> list[SSAValue]:
     """
-    Returns the results of `op` whose reduce-scatters are still in flight after it.
+    Returns the results of `op` whose reduce-scatters are still in flight after `op`.
     """
     if isinstance(op, CallOp):
         return [op.results[i] for i in in_flight.get(op.callee.string_value(), ())]
@@ -64,7 +64,7 @@ def _still_in_flight(
 ) -> tuple[int, ...]:
     """
     Returns the indices of a function's results whose reduce-scatters are still in
-    flight when it returns.
+    flight when the function returns.
     """
     started = {
         value

@@ -21,8 +21,8 @@ from distir.transforms.patterns.match import (
 
 def raise_gelu(op: OnnxOp) -> bool:
     """
-    Replaces `0.5 x (1 + erf(x / sqrt 2))`, or its tanh form, by a Gelu if `op` is its
-    last op. Returns whether it was replaced.
+    Replaces `0.5 x (1 + erf(x / sqrt 2))`, or its tanh form, by a Gelu if `op` is the
+    last op of the expression. Returns whether it was replaced.
     """
     if op.name not in ("onnx.Mul", "onnx.Div"):
         return False
@@ -97,8 +97,8 @@ def _is_power(value: SSAValue, x: SSAValue, exponent: int) -> bool:
 
 def raise_silu(op: OnnxOp) -> bool:
     """
-    Replaces `x sigmoid(x)` by a Swish if `op` is its last op. Returns whether it was
-    replaced.
+    Replaces `x sigmoid(x)` by a Swish if `op` is the last op of the expression. Returns
+    whether it was replaced.
     """
     if op.name != "onnx.Mul":
         return False

@@ -56,7 +56,7 @@ from distir.transforms.patterns.match import (
 class AttentionRaiser:
     """
     Replaces attention that is written as several ops by one op. The program must have
-    no layouts: it is sequential, or the program of one rank. With `dropped`, it
+    no layouts: it is sequential, or the program of one rank. With `dropped`, the class
     replaces attention with dropout on its probabilities by `train.dropped_attention`.
     Otherwise it replaces attention without dropout by `onnx.Attention`.
     """
@@ -67,8 +67,8 @@ class AttentionRaiser:
 
     def replace(self, op: OnnxOp) -> bool:
         """
-        Replaces attention by one op if its last op is `op`, the product of
-        probabilities and values. Returns whether it was replaced.
+        Replaces attention by one op if the last op of the attention is `op`, the
+        product of probabilities and values. Returns whether it was replaced.
 
         `onnx.Attention` returns 0 for a query whose mask is minus infinity everywhere,
         but the separate ops return NaN. A mask must therefore be provably finite or
@@ -134,9 +134,9 @@ class AttentionRaiser:
         self, scores: Scores, shape: Sequence[int], is_guarded: bool
     ) -> _Masks | None:
         """
-        Returns the masks of `scores`, or None if `onnx.Attention` cannot have such
-        masks. `shape` is the shape of the scores. `is_guarded` tells whether NaN
-        becomes 0 after the softmax.
+        Returns the masks of `scores`, or None if `onnx.Attention` cannot have one of
+        them. `shape` is the shape of the scores. `is_guarded` tells whether NaN becomes
+        0 after the softmax.
         """
         found = _Masks()
         for mask in scores.masks:
@@ -154,8 +154,9 @@ class AttentionRaiser:
 
     def _takes(self, mask: Mask, is_guarded: bool) -> bool:
         """
-        Whether `mask` can be an operand of the attention op: adding it to the scores
-        must have the same effect as in the program, and it must not need a gradient.
+        Whether `mask` can be an operand of the attention op: adding the mask to the
+        scores must have the same effect as in the program, and the mask must not need a
+        gradient.
         """
         if isinstance(mask, Fill):
             kind, lowest = element(mask.lowest), number(mask.lowest)
@@ -175,11 +176,10 @@ class AttentionRaiser:
 
     def _fits_mask(self, mask: Mask, query: SSAValue, scores: Sequence[int]) -> bool:
         """
-        Whether the shape and the element type of `mask` suit the attention op. Its
-        shape must broadcast to `scores`, the shape of the scores. It must have the
-        element type of `query`. Another element type is accepted if each query provably
-        sees a key. Otherwise the lowest number of a wider type could become minus
-        infinity.
+        Whether the shape and the element type of `mask` suit the attention op. The
+        shape must broadcast to `scores`, the shape of the scores. The element type must
+        be that of `query`, unless each query provably sees a key: converted to a
+        narrower type, the lowest number of a wider type could become minus infinity.
         """
         value = value_of(mask)
         shape, kind = known_shape(value), element(value)
@@ -199,8 +199,8 @@ class AttentionRaiser:
 class _Masks:
     """
     The masks of attention. `is_causal` tells whether a causal mask is among them.
-    `others` are the other masks, which are added to the scores in the element type
-    `kind`.
+    `others` are all masks except the causal mask; they are added to the scores in the
+    element type `kind`.
     """
 
     is_causal: bool = False
@@ -209,8 +209,8 @@ class _Masks:
 
     def added_before(self, op: OnnxOp) -> list[SSAValue]:
         """
-        Returns the sum of the non-causal masks, computed before `op`. Returns an empty
-        list if there are no such masks.
+        Returns a list with the sum of the non-causal masks, computed before `op`. The
+        list is empty if there are no non-causal masks.
         """
         values = [_as_added(mask, op, self.kind) for mask in self.others]
         if not values:
@@ -257,8 +257,8 @@ def _number_before(op: OnnxOp, number: float, like: SSAValue) -> SSAValue:
 @dataclass(frozen=True)
 class _Probabilities:
     """
-    The attention probabilities: the softmax of `scores`. With `is_guarded`, NaN among
-    them becomes 0. `dropout` is the dropout on them, or None.
+    The attention probabilities: the softmax of `scores`. With `is_guarded`, each NaN in
+    the softmax becomes 0. `dropout` is the dropout on the probabilities, or None.
     """
 
     scores: SSAValue
@@ -268,8 +268,9 @@ class _Probabilities:
 
 def _probabilities(value: SSAValue) -> _Probabilities | None:
     """
-    Returns attention probabilities that end in `value`, or None if there are none.
-    Intermediate values must have no other uses. Casts to a narrower type are ignored.
+    Returns the attention probabilities whose last op computes `value`, or None if
+    `value` is not made of attention probabilities. Intermediate values must have no
+    other uses. Casts to a narrower type are ignored.
     """
     dropout, is_guarded = None, False
     while True:
@@ -297,7 +298,7 @@ def _probabilities(value: SSAValue) -> _Probabilities | None:
 
 
 def _unguarded(weights: SSAValue) -> SSAValue | None:
-    """Returns the s of `where(isnan(s), 0, s)`, or None for any other value."""
+    """Returns s if `weights` is `where(isnan(s), 0, s)`, else None."""
     where = producer(weights, "Where")
     if where is None:
         return None
@@ -325,8 +326,8 @@ def _has_default_scale(scores: Scores) -> bool:
 def _is_exact(scores: Scores) -> bool:
     """
     Whether an attention op computes these scores as exactly as the program does. The
-    op's scale has 32 bits; for f64 this is enough only if the scale is the default
-    scale.
+    op's scale has 32 bits; for f64 scores this is enough only if the scale is the
+    default scale.
     """
     if not _is_double(scores):
         return True
@@ -337,9 +338,9 @@ def _is_exact(scores: Scores) -> bool:
 
 def _shared_heads(value: SSAValue) -> SSAValue:
     """
-    Returns keys or values before their repetition for groups of query heads. The result
-    has the shape [batch, heads, length, features]. Returns `value` itself if it is not
-    repeated.
+    Returns the keys or values before they were repeated for groups of query heads, or
+    `value` itself if it is not repeated. The result has the shape [batch, heads,
+    length, features].
     """
     reshape = producer(value, "Reshape")
     expand = None if reshape is None else producer(reshape.operands[0], "Expand")
@@ -364,8 +365,8 @@ def _fits(
     query: SSAValue, key: SSAValue, value: SSAValue, scores: tuple[int, ...]
 ) -> bool:
     """
-    Whether the shapes of the operands and of the scores fit attention. The number of
-    query heads must be a multiple of the number of key heads.
+    Whether attention can have the given operands and scores, by their shapes. The
+    number of query heads must be a multiple of the number of key heads.
     """
     q, k, v = known_shape(query), known_shape(key), known_shape(value)
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:

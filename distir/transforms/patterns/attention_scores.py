@@ -31,8 +31,8 @@ _MOST_MASKS = 4
 @dataclass(frozen=True)
 class Fill:
     """
-    A mask that replaces scores by `lowest`. A score is replaced if its element of
-    `condition` equals `hidden`.
+    A mask that replaces a score by the number `lowest` where the element of `condition`
+    equals `hidden`.
     """
 
     condition: SSAValue
@@ -113,7 +113,7 @@ def _scaled_sums(value: SSAValue, depth: int) -> Iterator[Scores]:
 
 
 def _times(mask: Mask, scale: float) -> Mask | None:
-    """Returns `mask` multiplied by `scale`, or None if it is a `Fill`."""
+    """Returns `mask` multiplied by `scale`, or None if the mask is a `Fill`."""
     if isinstance(mask, Fill):
         return None
     if isinstance(mask, Scaled):
@@ -123,8 +123,8 @@ def _times(mask: Mask, scale: float) -> Mask | None:
 
 def _capped(value: SSAValue) -> Scores | None:
     """
-    Returns scores without masks, possibly with a soft cap, that end in `value`. Returns
-    None if there are no such scores.
+    Returns the scores without masks, possibly with a soft cap, whose last op computes
+    `value`. Returns None if `value` does not have this form.
     """
     cap, values = factors(value)
     tanh = producer(values[0], "Tanh") if len(values) == 1 else None
@@ -138,8 +138,8 @@ def _capped(value: SSAValue) -> Scores | None:
 
 def _scaled_product(raw: SSAValue) -> Scores | None:
     """
-    Returns the scores `scale Q K^T` that end in `raw`, or None if `raw` is no such
-    product. Constant factors of Q and K become part of the scale.
+    Returns the scores `scale Q K^T` whose last op computes `raw`, or None if `raw` does
+    not have this form. Constant factors of Q and K become part of the scale.
     """
     scale, values = factors(raw)
     if len(values) != 1:
@@ -158,7 +158,8 @@ def _scaled_product(raw: SSAValue) -> Scores | None:
 
 def _transposed(value: SSAValue) -> SSAValue | None:
     """
-    Returns K if `value` is K^T, else None. The Transpose may merge batch and heads.
+    Returns K if `value` is K^T, else None. The Transpose may also merge batch and
+    heads.
     """
     transpose = producer(value, "Transpose")
     if transpose is not None:
@@ -181,10 +182,10 @@ def _transposed(value: SSAValue) -> SSAValue | None:
 
 def _permuted(transpose: OnnxOp) -> SSAValue | None:
     """
-    Inserts a Transpose that computes K, and returns its result. The given `transpose`
-    computes K^T directly from [batch, sequence, heads, features]; the new one also
-    swaps the last two dimensions. Returns None if the shape or the order of dimensions
-    is unknown.
+    Inserts a Transpose that computes K, and returns its result. The op `transpose`
+    computes K^T directly from [batch, sequence, heads, features]; the new Transpose
+    also swaps the last two dimensions. Returns None if the shape or the order of
+    dimensions is unknown.
     """
     order = list(transpose.attribute("perm") or ())
     shape = known_shape(transpose.results[0])

@@ -36,8 +36,8 @@ class BlindQueryRaiser:
 
     def replace(self, op: OnnxOp) -> bool:
         """
-        Replaces `where(any(m), attention, 0)` by the attention if `op` is its last op.
-        Returns whether it was replaced.
+        Replaces `where(any(m), attention, 0)` by the attention if `op` is the last op
+        of the expression. Returns whether it was replaced.
         """
         if op.name != "onnx.Where" or number(op.operands[2]) != 0.0:
             return False

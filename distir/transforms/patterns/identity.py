@@ -12,9 +12,10 @@ _SAME_IF_SAME_TYPE = RESHAPES | {"onnx.Expand", "onnx.Cast", "onnx.CastLike"}
 
 def drop_identity(op: OnnxOp) -> bool:
     """
-    Replaces `op` by its operand if the two are equal. Returns whether it was replaced.
-    Such ops are an Identity, a reshape to the same shape, a cast to the same type, a
-    dropout outside of training, and a choice between a value and itself.
+    Replaces `op` by its operand if its result equals the operand. Returns whether it
+    was replaced. The ops that can be replaced are an Identity, a reshape to the same
+    shape, a cast to the same type, a dropout outside of training, and a choice between
+    a value and the same value.
     """
     same = op.name == "onnx.Identity" or _keeps_all(op)
     if op.name in _SAME_IF_SAME_TYPE:

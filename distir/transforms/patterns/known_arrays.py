@@ -46,7 +46,8 @@ _ELEMENTWISE = ELEMENTWISE.names | {"onnx.CastLike", "onnx.Identity"}
 
 class KnownArrays:
     """
-    Computes arrays from constants, and keeps intermediate arrays for later values.
+    Computes arrays from constants, and remembers intermediate arrays for values that
+    are computed later.
     """
 
     def __init__(self) -> None:
@@ -54,8 +55,8 @@ class KnownArrays:
 
     def of(self, value: SSAValue) -> Array | None:
         """
-        Returns the array of `value` if ONNX ops compute it from constants alone.
-        Returns None if `value` depends on other values or is too large.
+        Returns the array of `value` if ONNX ops compute `value` from constants alone.
+        Returns None if `value` depends on anything else or is too large.
         """
         for op in self._before(value, self._found.__contains__):
             inputs = [
@@ -80,9 +81,10 @@ class KnownArrays:
         """
         Whether `value` depends on constants alone and `holds` is true for each block of
         its rows, counted along the second last dimension. `holds` takes the index of
-        the block's first row and the block. The search ends at the first block where
-        `holds` is false. The array may be too large for `of`; then the ops that make it
-        from smaller arrays must compute each row from the same row of their operands.
+        the block's first row and the block. The search ends at the first block for
+        which `holds` is false. The array may be too large for `of`; then the ops that
+        make it from smaller arrays must compute each row from the same row of their
+        operands.
         """
         whole = self.of(value)
         ops = [] if whole is not None else self._ops_on_rows(value)
@@ -112,8 +114,9 @@ class KnownArrays:
 
     def _ops_on_rows(self, value: SSAValue) -> list[OnnxOp]:
         """
-        Returns the ops that compute the rows of `value` from known arrays, operands
-        first. Returns an empty list if they do not compute it row by row.
+        Returns the ops that compute the rows of `value` from known arrays, each op
+        after the ops of its operands. Returns an empty list if the ops do not compute
+        `value` row by row.
         """
         ops = self._before(value, lambda v: self._found.get(v) is not None)
         count = (known_shape(value) or (1,))[-2:][0]
@@ -132,8 +135,8 @@ class KnownArrays:
     def _is_on_rows(self, op: OnnxOp, rank: int) -> bool:
         """
         Whether `op` computes each row of its result from the same row of its operands.
-        An operand without rows also counts. `rank` is the number of dimensions of the
-        result.
+        Operands without rows may have any use. `rank` is the number of dimensions of
+        the result.
         """
         if op.name != "onnx.Unsqueeze":
             return op.name in _ELEMENTWISE | {"onnx.Expand", "onnx.Trilu"}
@@ -145,7 +148,7 @@ class KnownArrays:
     ) -> Array | None:
         """
         Returns rows `first` to `last - 1` of the result of the last op in `ops`.
-        Returns None if they cannot be computed.
+        Returns None if these rows cannot be computed.
         """
         rows: dict[SSAValue, Array] = {}
         for op in ops:
@@ -175,9 +178,10 @@ class KnownArrays:
         self, value: SSAValue, is_done: Callable[[SSAValue], bool]
     ) -> list[OnnxOp]:
         """
-        Returns the ONNX ops of the same block on which `value` depends, operands first.
-        `is_done` tells whether a value is already known. Leaves out ops whose results
-        are all known, and ops that only these ops use.
+        Returns the ONNX ops of the same block on which `value` depends, each op after
+        the ops of its operands. `is_done` tells whether a value is already known.
+        Leaves out ops whose results are all known, and ops that are used only by these
+        ops.
         """
         block = (
             value.owner.parent_block() if isinstance(value.owner, Operation) else None
@@ -208,15 +212,15 @@ class KnownArrays:
 
 def once(array: Array) -> Array:
     """
-    Returns the array with size 1 along each dimension in which its elements repeat.
+    Returns the array with size 1 along each dimension in which the elements repeat.
     """
     return array[tuple(slice(1) if s == 0 else slice(None) for s in array.strides)]
 
 
 def _has_rows(op: OnnxOp, position: int) -> bool:
     """
-    Whether the operand of `op` at `position` has rows. Other operands are a shape, axes
-    or a diagonal.
+    Whether the operand of `op` at index `position` is an array with rows, and not a
+    shape, axes or the number of a diagonal.
     """
     return position == 0 or op.name in _ELEMENTWISE
 
@@ -234,9 +238,9 @@ def _rows_of_triangle(
     op: OnnxOp, inputs: Sequence[Array | None], first: int, shape: tuple[int, ...]
 ) -> list[Array]:
     """
-    Returns the result of a Trilu on some rows of its operand, as a list of one array.
-    `inputs` has the rows, which begin with row `first`. `shape` is the shape of the
-    result. Returns an empty list if the rows are unknown or too large.
+    Returns a list with the result of a Trilu on consecutive rows of its operand.
+    `inputs` has these rows, which begin with row `first`. `shape` is the shape of the
+    result. The list is empty if the rows are unknown or too large.
     """
     matrix, diagonal = [*inputs, None][:2]
     if matrix is None or matrix.size > _MOST_ELEMENTS:
@@ -253,8 +257,8 @@ def _results(
 ) -> list[Array]:
     """
     Returns the results of an ONNX op whose operands are the arrays `inputs`. `shapes`
-    has the shapes of the results, or None for an unknown shape. Returns an empty list
-    if the results cannot be computed or are too large.
+    has the shape of each result; an entry is None if the shape is unknown. Returns an
+    empty list if the results cannot be computed or are too large.
     """
     name, given = op.name, inputs
     if name == "onnx.Expand" and shapes[0] is not None and inputs[0] is not None:
@@ -282,7 +286,8 @@ def _results(
 
 def _repeating(array: Array) -> Array:
     """
-    Returns an equal array that stores repeated elements along a dimension only once.
+    Returns an array with the same elements in which elements that repeat along a
+    dimension are stored only once.
     """
     stored = array
     for dim in range(array.ndim):
@@ -295,9 +300,9 @@ def _repeating(array: Array) -> Array:
 
 def _without_repeats(arrays: Sequence[Array | None], rank: int) -> list[Array | None]:
     """
-    Returns the operands of an elementwise op without common repetitions: a dimension
-    along which all operands repeat gets size 1. None stands for an omitted operand.
-    `rank` is the largest number of dimensions of the operands.
+    Returns the operands of an elementwise op, with size 1 in each dimension along which
+    all operands repeat. An operand that is None is omitted and stays None. `rank` is
+    the largest number of dimensions of the operands.
     """
     aligned = list(arrays)
     for dim in range(-rank, 0):

@@ -28,9 +28,9 @@ _FINITE_IF_OPERANDS_ARE = (
 def is_finite(value: SSAValue, depth: int = 64) -> bool:
     """
     Whether the ops that compute `value` prove that no element is minus infinity. This
-    holds for finite constants, integers, Booleans and values computed from these. The
-    proof follows arguments of functions into the callers, and at most `depth` ops in a
-    row.
+    is so for finite constants, integers, Booleans and values computed from these. The
+    proof follows arguments of functions to the operands of calls, and at most `depth`
+    ops in a row.
     """
     if is_finite_constant(value):
         return True
@@ -54,8 +54,8 @@ def is_finite(value: SSAValue, depth: int = 64) -> bool:
 
 def is_learned(value: SSAValue) -> bool:
     """
-    Whether `value` depends on a parameter. Arguments of functions are followed into the
-    callers. Results of calls count as learned.
+    Whether `value` depends on a parameter. Arguments of functions are followed to the
+    operands of calls. Results of calls count as learned.
     """
     pending, seen = [value], {value}
     while pending:
@@ -81,7 +81,9 @@ def _parameters(function: FuncOp) -> list[SSAValue]:
 
 
 def _given(argument: SSAValue) -> list[SSAValue]:
-    """Returns the operands that the calls of a function pass for `argument`."""
+    """
+    Returns the operands that the calls of a function pass for its argument `argument`.
+    """
     assert isinstance(argument, BlockArgument)
     function = argument.owner.parent_op()
     if not isinstance(function, FuncOp):
@@ -92,8 +94,8 @@ def _given(argument: SSAValue) -> list[SSAValue]:
 def only_source(value: SSAValue) -> SSAValue | None:
     """
     Returns the value that all calls pass for `value`, an argument of a function.
-    Returns None if calls pass different values. Returns `value` itself if it is no
-    argument or if its function has no calls.
+    Returns None if calls pass different values. Returns `value` itself if `value` is
+    not an argument or if its function has no calls.
     """
     while isinstance(value, BlockArgument) and (given := set(_given(value))):
         if len(given) > 1:
@@ -119,8 +121,8 @@ class KnownMasks:
 
     def is_causal(self, mask: Mask, size: int) -> bool:
         """
-        Whether `mask` provably hides the keys after each query's position and no
-        others. `size` is the number of queries and of keys.
+        Whether `mask` provably hides exactly the keys after each query's position.
+        `size` is the number of queries and of keys.
         """
         shape = known_shape(value_of(mask))
         if isinstance(mask, Scaled) or shape is None or shape[-2:] != (size, size):
@@ -143,8 +145,8 @@ class KnownMasks:
 
     def lets_all_see(self, seen: SSAValue) -> bool:
         """
-        Whether the Boolean mask `seen` provably lets each query see at least one key.
-        Its elements are true where a query sees a key.
+        Whether the Boolean mask `seen`, which is true where a query sees a key,
+        provably lets each query see at least one key.
         """
         source = only_source(seen)
         if source not in self._seeing:
@@ -157,9 +159,9 @@ class KnownMasks:
         self, mask: Mask, holds: Callable[[int, npt.NDArray[Any]], bool]
     ) -> bool:
         """
-        Whether `mask` can be computed and `holds` is true for each block of its rows.
-        `holds` takes the index of the block's first row, and the numbers that the mask
-        adds to the scores of these rows.
+        Whether the array of `mask` can be computed and `holds` is true for each block
+        of its rows. `holds` takes the index of the block's first row, and the numbers
+        that the mask adds to the scores of these rows.
         """
         source = only_source(value_of(mask))
         return source is not None and self._arrays.every_block(
@@ -169,8 +171,8 @@ class KnownMasks:
 
 def value_of(mask: Mask) -> SSAValue:
     """
-    Returns the value of a mask: its condition, or the value before it is scaled and
-    added.
+    Returns the value on which a mask is based: the condition of a `Fill`, the value
+    that a `Scaled` multiplies, or the mask itself.
     """
     match mask:
         case Fill():
@@ -216,9 +218,10 @@ def _added(mask: Mask, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _is_triangle(rows: npt.NDArray[Any], first: int, size: int) -> bool:
     """
-    Whether `rows` are consecutive rows of a causal mask with `size` keys. The first of
-    them is row `first`. Elements up to the diagonal must be 0. Elements after it must
-    be so low that their weights vanish compared with the weight on the diagonal.
+    Whether `rows` are consecutive rows of a causal mask with `size` keys, beginning
+    with row `first` of the mask. Elements up to the diagonal must be 0. Elements after
+    it must be so low that their weights vanish compared with the weight on the
+    diagonal.
     """
     count, parts = rows.shape[-2], once(rows)
     parts = np.broadcast_to(parts, (*parts.shape[:-2], count, size))

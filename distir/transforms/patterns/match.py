@@ -1,4 +1,7 @@
-"""Helpers that examine values. The patterns of ops use them."""
+"""
+Helpers for the recognition of patterns: they examine values and the ops that compute
+them.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +50,8 @@ def made_before(
     **attributes: object,
 ) -> SSAValue:
     """
-    Inserts the ONNX operator `name` before `op` and returns its result. The result has
-    the shape `shape` and the element type `kind`. If `kind` is None, it has the element
+    Inserts the ONNX operator `name` before `op` and returns its result, of the shape
+    `shape` and the element type `kind`. If `kind` is None, the result has the element
     type of the first operand.
     """
     kind = element(operands[0]) if kind is None else kind
@@ -64,9 +67,9 @@ def made_before(
 
 def uncast(value: SSAValue, *, widens: bool) -> SSAValue:
     """
-    Returns the operand of a cast between floating-point types if `value` is its result
-    and has a single use. The cast must be to a wider type with `widens`, else to a
-    narrower type. Returns `value` itself in all other cases.
+    Returns the operand of the cast that computes `value`, if the cast is between
+    floating-point types and `value` has a single use. The cast must be to a wider type
+    with `widens`, else to a narrower type. Returns `value` itself in all other cases.
     """
     cast = producer(value, "Cast")
     if cast is None or not used_once(value):
@@ -158,7 +161,10 @@ def product(op: OnnxOp) -> tuple[float, list[SSAValue]]:
 
 
 def plus_constant(value: SSAValue) -> tuple[SSAValue, float] | None:
-    """Returns the operand and the constant if `value` is the sum of both, else None."""
+    """
+    Returns x and c if `value` is the sum x + c of a value and a constant number, else
+    None.
+    """
     op = producer(value, "Add")
     if op is None:
         return None
@@ -170,7 +176,10 @@ def plus_constant(value: SSAValue) -> tuple[SSAValue, float] | None:
 
 
 def swaps_last_two(op: OnnxOp) -> bool:
-    """Whether a Transpose swaps the last two dimensions and keeps the others."""
+    """
+    Whether a Transpose swaps the last two dimensions and keeps all other dimensions in
+    place.
+    """
     shape = known_shape(op.operands[0])
     if shape is None:
         return False

@@ -1,6 +1,6 @@
 """
 Separates batch and heads if a model merges them for matrix products (BLOOM). Attention
-then has its four dimensions and can be recognised.
+then has the dimensions [batch, heads, length, features] and can be recognised.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from distir.transforms.patterns.match import (
 def split_heads(op: OnnxOp) -> bool:
     """
     Computes products on separate batch and heads if `op` is the Reshape that separates
-    them, from [batch * heads, m, n] to [batch, heads, m, n]. Products, sums and
-    scalings must compute its operand from values with merged batch and heads. The new
-    ops compute the same from the values before the merge. Returns whether this was
-    possible.
+    batch and heads, from [batch * heads, m, n] to [batch, heads, m, n]. The operand of
+    `op` must be computed by products, sums and scalings from values with merged batch
+    and heads. The new ops do the same with the values before the merge. Returns whether
+    this was possible.
     """
     if op.name != "onnx.Reshape" or layout_of(op.results[0]) is not None:
         return False
@@ -44,9 +44,10 @@ def split_heads(op: OnnxOp) -> bool:
 
 def _apart(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | None:
     """
-    Returns `value`, of shape [batch * heads, m, n], as [batch, heads, m, n]. It is
-    computed before the op `end` from the values before batch and heads were merged.
-    `heads` are the sizes of batch and heads. Returns None if there are no such values.
+    Returns `value`, of shape [batch * heads, m, n], as [batch, heads, m, n]. The result
+    is computed before the op `end`, from the values before batch and heads were merged.
+    `heads` are the sizes of batch and heads. Returns None if there are no values before
+    the merge.
     """
     shape = known_shape(value)
     if shape is None or len(shape) != 3:
@@ -83,10 +84,10 @@ def _apart(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | N
 
 def _beside(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | None:
     """
-    Returns an operand in a shape that fits values with separate batch and heads.
-    Returns a number, or a value without batch and heads, unchanged; reshapes any other
-    value before the op `end`. Returns None if its shape is unknown or has more than
-    three dimensions.
+    Returns `value` in a shape that can be combined with values with separate batch and
+    heads. A number, or a value without batch and heads, is returned unchanged; any
+    other value is reshaped before the op `end`. Returns None if the shape of `value` is
+    unknown or has more than three dimensions.
     """
     shape = known_shape(value)
     if number(value) is not None:

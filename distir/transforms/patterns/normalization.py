@@ -20,8 +20,9 @@ from distir.transforms.patterns.match import (
 
 def raise_rms_norm(op: OnnxOp) -> bool:
     """
-    Replaces `w x / sqrt(mean(x^2) + epsilon)` by an RMSNormalization if `op` is its
-    last op. The mean must be over the last dimension. Returns whether it was replaced.
+    Replaces `w x / sqrt(mean(x^2) + epsilon)` by an RMSNormalization if `op` is the
+    last op of the expression. The mean must be over the last dimension. Returns whether
+    it was replaced.
     """
     # In half precision the separate ops round intermediate results differently.
     if op.name != "onnx.Mul" or not isinstance(

@@ -18,8 +18,8 @@ _PLAIN = ("is_causal", "softcap", "q_num_heads", "qk_matmul_output_mode")
 
 def raise_paged_attention(op: OnnxOp) -> bool:
     """
-    Replaces `op` by `train.paged_attention` if it is attention whose keys and values
-    are read through one table of pages. Returns whether it was replaced.
+    Replaces `op` by `train.paged_attention` if `op` is an `onnx.Attention` whose keys
+    and values are read through one table of pages. Returns whether it was replaced.
     """
     if op.name != "onnx.Attention" or len(op.operands) != 4:
         return False

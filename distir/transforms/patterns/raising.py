@@ -40,9 +40,9 @@ A function that replaces a group of ops if the group ends at the op that it is g
 
 def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
     """
-    Replaces each pattern in a program by one operator, in place. Replaces attention
-    only with `attention`. Removes unused ops, and arguments of called functions that
-    lose all uses, such as a mask that `is_causal` replaces.
+    Replaces each pattern in a program by one operator, in place; attention only with
+    `attention`. Removes unused ops, and arguments of called functions that are no
+    longer used, such as a mask that `is_causal` replaces.
     """
     known = reachable_functions(module)
     with erasing_unused(known):
@@ -56,7 +56,7 @@ def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
 def raise_dropped_attention(module: ModuleOp) -> None:
     """
     Replaces attention with dropout on its probabilities by one op, in place. Removes
-    unused ops, and arguments of called functions that lose all uses.
+    unused ops, and arguments of called functions that are no longer used.
     """
     known = reachable_functions(module)
     with erasing_unused(known):
@@ -84,9 +84,10 @@ def _operators(function: FuncOp) -> Iterator[OnnxOp]:
 @contextmanager
 def erasing_unused(known: Sequence[FuncOp]) -> Generator[None]:
     """
-    Returns a context manager that cleans up functions after the block has changed them:
-    removes unused ops, and arguments of called functions that lost all uses in the
-    block. The last function in `known` is the entry function, whose arguments stay.
+    Returns a context manager that cleans up functions after the code in its `with`
+    block has changed them: removes unused ops, and arguments of called functions that
+    are no longer used. The last function in `known` is the entry function, whose
+    arguments stay.
     """
     *callees, entry = known
     used = {f: [a for a in f.args if a.first_use is not None] for f in callees}
@@ -111,8 +112,8 @@ def _drop_no_op(op: OnnxOp) -> bool:
 
 def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:
     """
-    Replaces each pattern in the functions `known` by one operator. Unused ops stay.
-    Attention is replaced only with `attention`.
+    Replaces each pattern in the functions `known` by one operator; attention only with
+    `attention`. Unused ops stay.
     """
     # The order matters: an earlier pattern may have an op that a later one looks for.
     if attention:
@@ -139,7 +140,10 @@ def _is_used(op: OnnxOp) -> bool:
 
 
 def drop_arguments(function: FuncOp, unused: Sequence[BlockArgument]) -> None:
-    """Removes arguments of a function, and the operands for them in its calls."""
+    """
+    Removes the arguments `unused` of a function, and the operands that its calls pass
+    for these arguments.
+    """
     if not unused:
         return
     gone = {argument.index for argument in unused}

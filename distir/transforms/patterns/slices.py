@@ -28,9 +28,9 @@ class _SlicedPart(NamedTuple):
 
 def raise_split(op: OnnxOp) -> bool:
     """
-    Replaces Slices by one Split if they take every element of a value exactly once. The
-    gradient of a Split is a Concat instead of a sum of padded parts. `op` is any of the
-    Slices. Returns whether they were replaced.
+    Replaces Slices by one Split if the Slices together take every element of a value
+    exactly once. The gradient of a Split is a Concat instead of a sum of padded parts.
+    `op` is any of the Slices. Returns whether they were replaced.
     """
     part = _part(op)
     if part is None or layout_of(op.operands[0]) is not None:

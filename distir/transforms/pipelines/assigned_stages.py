@@ -67,10 +67,11 @@ def ranges_of_starts(
     structure: Structure, requested: Mapping[SSAValue, int], count: int
 ) -> list[tuple[int, int]]:
     """
-    Returns the first and the last position, among the forward ops, at which each of the
-    stages 1, 2, ... may begin. `count` is the number of stages, and `requested` has the
-    stages of some arguments. The first op that needs such an argument must be on the
-    argument's stage. Raises DistIRError if a stage in `requested` does not exist.
+    Returns, for each of the stages 1, 2, ..., the first and the last position among the
+    forward ops at which the stage may begin. `count` is the number of stages, and
+    `requested` has the stages that were requested for arguments. The first op that
+    needs such an argument must be on the argument's stage. Raises DistIRError if a
+    stage in `requested` does not exist.
     """
     for stage in requested.values():
         if not 0 <= stage < count:
@@ -96,10 +97,10 @@ class AssignedStages:
     The stages of arguments and of ops that run after the micro-batches.
 
     - `arguments`: the stage of each argument. It is the first stage that needs the
-      argument in its forward, or else in its backward. A state has the stage of its
-      parameter. Results and gradients of results are on the last stage. An argument
-      that only ops after the micro-batches need has the stage of the first of these
-      ops. An argument that no op needs has the stage that computes its update.
+      argument in its forward pass or, if there is none, in its backward pass. A state has
+      the stage of its parameter. Results and gradients of results are on the last stage.
+      An argument that only ops after the micro-batches need has the stage of the first
+      of these ops. An argument that no op needs has the stage that computes its update.
     - `after`: the stage of each op of kind `AFTER`. An update runs on the stage of its
       parameter, which is its first operand (or a reshard of it). Any other op runs on
       the stage of its largest operand (ties: the first), so that small operands are
@@ -147,8 +148,8 @@ class AssignedStages:
 
     def _place(self, op: Operation, stages: Iterable[int | None]) -> None:
         """
-        Places `op` on the first of `stages` that is not None. Does nothing if all are
-        None.
+        Places `op` on the first entry of `stages` that is not None. Does nothing if all
+        entries are None.
         """
         stage = next((s for s in stages if s is not None), None)
         if stage is not None:
@@ -168,7 +169,7 @@ class AssignedStages:
 
 
 def _is_argument(value: SSAValue) -> bool:
-    """Whether `value` is an argument, possibly resharded."""
+    """Whether `value` is an argument, or a reshard of an argument."""
     while type(owner := value.owner) is ReshardOp:
         value = owner.source
     return type(value) is BlockArgument

@@ -30,8 +30,8 @@ HALVINGS = 50
 class StageWork:
     """
     The cost of ops on each device of a stage, for a whole batch, derived from sharding
-    rules. Its unit is one floating-point operation. `mesh` is the stage's mesh, which
-    has the axes of the program's mesh, of the same size or smaller.
+    rules. Costs are in floating-point operations. `mesh` is the stage's mesh, whose
+    axes are the axes of the program's mesh, with the same or smaller sizes.
     """
 
     def __init__(self, structure: Structure, mesh: Mesh):
@@ -41,8 +41,8 @@ class StageWork:
 
     def of(self, op: Operation) -> float:
         """
-        Returns the work of `op` in floating-point operations. A call has the work of
-        its function.
+        Returns the work of `op` on a device in floating-point operations. The work of a
+        call is the work of the called function.
         """
         if isinstance(op, CallOp):
             return self.of_function(op.callee.string_value())
@@ -79,8 +79,8 @@ def layer_positions(ops: Sequence[Operation]) -> list[int]:
 
 def layers_before(ops: Sequence[Operation]) -> npt.NDArray[np.int64]:
     """
-    Returns the number of layers before each op, and at the end the number of all
-    layers.
+    Returns an array with the number of layers before each op, followed by the number of
+    all layers.
     """
     layers = np.zeros(len(ops) + 1, np.int64)
     layers[1:][layer_positions(ops)] = 1
@@ -95,13 +95,13 @@ def balanced_starts(
     """
     Returns the positions among the forward ops at which stages 1, 2, ... begin. The
     work of the busiest stage, including receiving, is as small as possible. Among
-    equally good divisions, the one that sends the fewest bytes is chosen. `meshes` has
-    the mesh of each stage.
+    equally good divisions, the division that sends the fewest bytes is chosen. `meshes`
+    has the mesh of each stage.
 
     Each stage has at least one layer, so there must be at least as many layers as
-    stages. If `ranges` is given, it has the first and the last position at which each
-    of the stages 1, 2, ... may begin, and a stage needs only one op instead of one
-    layer. Returns an empty list if no division is possible.
+    stages. `ranges`, if given, has for each of the stages 1, 2, ... the first and the
+    last position at which the stage may begin, and a stage then needs only one op
+    instead of one layer. Returns an empty list if no division is possible.
     """
     ops = structure.forward
     known = {mesh: StageWork(structure, mesh) for mesh in meshes}
@@ -121,18 +121,17 @@ def division(
     weights: Floats, crossing: Floats, layers: npt.NDArray[np.int64]
 ) -> list[int]:
     """
-    Returns the positions at which to cut a sequence into stretches. Minimises the
-    largest load of a stretch by bisection. Among the best divisions, returns the one
-    with the lowest sum of cut prices.
+    Returns the positions at which to cut a sequence into consecutive parts. Minimises
+    the largest load of a part by bisection. Among the best divisions, returns the
+    division with the lowest sum of cut prices.
 
-    - `weights[s, i]`: the load of element i in stretch s;
-    - `crossing[s, i]`: the price of a cut before element i at the start of stretch s,
-      which is part of the load of that stretch; infinite if stretch s cannot begin
-      there;
-    - `layers[i]`: the number of layers before element i. Each stretch has at least one
+    - `weights[s, i]`: the load of element i in part s;
+    - `crossing[s, i]`: the price of a cut before element i at the start of part s,
+      which counts as load of part s; infinite if part s cannot begin there;
+    - `layers[i]`: the number of layers before element i. Each part has at least one
       layer.
 
-    Returns an empty list if there is no such division.
+    Returns an empty list if no division is possible.
     """
     count = len(weights)
     total = np.concatenate((np.zeros((count, 1)), np.cumsum(weights, axis=1)), axis=1)
@@ -153,8 +152,8 @@ def division(
 
 def _last_end(load: float, total: Floats, crossing: Floats) -> npt.NDArray[Any]:
     """
-    Returns the last possible end of each stretch from each start, for loads up to
-    `load`.
+    Returns, for each part of the sequence and each position at which the part may
+    start, the last position at which the part may end if its load is at most `load`.
     """
     return np.array(
         [
@@ -171,8 +170,8 @@ def _fits(
     first_end: npt.NDArray[Any],
 ) -> bool:
     """
-    Whether the sequence can be cut into stretches with loads of at most `load`.
-    `first_end` has the first possible end of a stretch for each start.
+    Whether the sequence can be cut into parts with loads of at most `load`. `first_end`
+    has, for each start, the first position at which a part may end.
     """
     size = total.shape[1]
     reached = np.zeros(size, bool)
@@ -193,8 +192,8 @@ def _cheapest(
     first_end: npt.NDArray[Any],
 ) -> list[int]:
     """
-    Returns the cuts with the lowest total price, for stretches with loads up to `load`.
-    `first_end` has the first possible end of a stretch for each start.
+    Returns the cuts with the lowest total price, for parts with loads of at most
+    `load`. `first_end` has, for each start, the first position at which a part may end.
     """
     count, size = total.shape
     last_end = _last_end(load, total, crossing)
@@ -221,8 +220,8 @@ def _cheapest(
 
 def _crossing(ops: Sequence[Operation], work: StageWork) -> Floats:
     """
-    Returns for each position the number of bytes that cross it: the results of ops
-    before the position that later ops use.
+    Returns, for each position, the number of bytes that would be sent if a stage began
+    there: the results of ops before the position that later ops use.
     """
     place = {op: i for i, op in enumerate(ops)}
     changes = np.zeros(len(ops) + 2)

@@ -1,8 +1,8 @@
 """
 Divides a program into the stages of a pipeline, before a schedule is chosen. The result
-is a group of ops for each stage and phase. Groups that do the same work on other meshes
-and other values share a function. All groups belong to one program. To compare their
-ops, `Structure.signature` has ids of ops within a program, and
+is a group of ops for each stage and phase. Groups that do the same work, on different
+meshes and values, share a function. All groups belong to one program. To compare the
+ops of groups, `Structure.signature` has ids of ops within a program, and
 `distir.planning.grid.contents` compares ops of several programs.
 """
 
@@ -42,7 +42,7 @@ from distir.transforms.pipelines.structure import Structure
 class GroupContent:
     """
     The content of a group of ops, for comparisons. Two groups have the same function,
-    apart from its mesh, if their `ops` are equal one by one and their `wiring`, the
+    apart from its mesh, if their `ops` are pairwise equal and their `wiring`, the
     connections between the ops, is equal. `inputs` are the values that the function
     takes, in the order of its arguments.
     """
@@ -54,7 +54,8 @@ class GroupContent:
 
 class GroupContents:
     """
-    The contents of the groups of a divided program. Each content is computed only once.
+    The contents of the groups of a divided program. The content of a group is computed
+    only once.
     """
 
     def __init__(self, structure: Structure):
@@ -135,8 +136,8 @@ def stage_groups(
 def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Operation]:
     """
     Returns the backward ops of a stage on which gradients for other stages depend. If
-    the stage sends no gradients, returns all its backward ops except for ops that only
-    compute gradients of weights.
+    the stage sends no gradients, returns all backward ops of the stage except for ops
+    that only compute gradients of weights.
     """
     found = set(structure.backward) - set(ops)
     own: set[Operation] = set()
@@ -157,9 +158,9 @@ def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Ope
 @dataclass(frozen=True)
 class DividedProgram:
     """
-    The analysis of a program before `pipeline` builds the pipeline. It depends on the
-    number of stages. It depends on the number of micro-batches only if the structure
-    does (`Structure.is_for_one_count`).
+    The analysis of a program before `pipeline` builds the pipeline. The analysis
+    depends on the number of stages. It depends on the number of micro-batches only if
+    the structure does (`Structure.is_for_one_count`).
 
     - `module`: the program;
     - `structure`: the analysed entry function of the program;
@@ -167,7 +168,7 @@ class DividedProgram:
     - `assigned`: the stages of arguments and of all other ops;
     - `group_contents`: the contents by which groups are compared;
     - `types`: the types of the program's values on stages;
-    - `groups`: the groups of ops for the schedules so far, by the phases of the
+    - `groups`: the groups of ops that were already computed, by the phases of their
       schedule.
     """
 
@@ -192,8 +193,9 @@ class DividedProgram:
         """
         Returns the division of a program into the stages of `schedule`. `request` is
         empty, `uniform`, or a list of the scopes with which stages begin. `shapes` has
-        the sizes of the mesh axes for each rank, if they differ from the program's
-        mesh. Raises DistIRError if the program cannot be divided in this way.
+        the sizes of the mesh axes for each rank; it is empty if all ranks have the
+        sizes of the program's mesh. Raises DistIRError if the program cannot be divided
+        in this way.
         """
         mesh = structure.mesh
         axes = {
@@ -254,7 +256,7 @@ class DividedProgram:
         """
         Returns the `Fold` that turns the program into a program for a single
         micro-batch. `meshes` are the meshes of the pipeline ranks. `rule_of_part`
-        returns the sharding rules of its ops.
+        returns the sharding rule of an op of the new program.
         """
         structure = self.structure
         name = structure.function.sym_name.data
@@ -281,7 +283,7 @@ class DividedProgram:
         """
         Adds to `entry` the calls of stage functions in the order of a schedule. `steps`
         are the actions of the schedule in a global order. `asynchronous` tells whether
-        sends leave the devices free to compute. Returns the results of the pipeline.
+        devices can compute while they send. Returns the results of the pipeline.
         """
         phases = schedule.stage_phases
         if phases not in self.groups:
@@ -301,8 +303,8 @@ class DividedProgram:
         self, meshes: Sequence[MeshOp], functions: Sequence[FuncOp]
     ) -> list[Operation]:
         """
-        Returns the ops of a module with the given meshes and functions, in place of the
-        program's own mesh and functions. All other ops are copied.
+        Returns the ops of a module in which `meshes` and `functions` replace the meshes
+        and functions of the program. All other ops are copied.
         """
         ops: list[Operation] = []
         for op in self.module.body.block.ops:
@@ -317,7 +319,7 @@ class DividedProgram:
 
 def stage_mesh(mesh: Mesh, rank: int, ranks: int) -> str:
     """
-    Returns the name of the mesh of the pipeline rank `rank`. This is the name of `mesh`
+    Returns the name of the mesh of the pipeline rank `rank`. It is the name of `mesh`
     if there is only one rank.
     """
     return mesh.name if ranks == 1 else f"stage{rank}"
@@ -329,9 +331,9 @@ def stage_meshes(
     shapes: Sequence[Mapping[str, int]],
 ) -> list[Mesh]:
     """
-    Returns, for each stage of `schedule`, the program's mesh with the sizes of that
-    stage. `shapes` has the sizes of the mesh axes for each rank, and is empty if all
-    ranks have the sizes of the program's mesh.
+    Returns, for each stage of `schedule`, the program's mesh with the axis sizes of the
+    stage's rank. `shapes` has these sizes for each rank, and is empty if all ranks have
+    the sizes of the program's mesh.
     """
     mesh = structure.mesh
     sized = [mesh.with_sizes(sizes) for sizes in shapes] or [mesh] * schedule.ranks
@@ -340,19 +342,19 @@ def stage_meshes(
 
 def _several(mesh: Mesh) -> Axes:
     """
-    Returns the axes of a mesh that have several devices, without the micro-batch axis.
+    Returns the axes of a mesh with more than one device, without the micro-batch axis.
     """
     return tuple((axis, size) for axis, size in mesh.axes[1:] if size > 1)
 
 
 def _postpone(structure: Structure, placer: StagePlacer) -> None:
     """
-    Moves linear ops on gradients after the micro-batches, in place, where they run once
-    on the sum instead of once for each micro-batch. An op must have a single partial
-    operand, or partial operands from several stages. In the second case (tied weights)
-    the move saves sends of gradients for each micro-batch. A cast does not move,
-    because the sum should have its element type. An op on a value that is scattered
-    early does not move either.
+    Moves linear ops on gradients behind the micro-batches, in place, where they run
+    once on the sum instead of once for each micro-batch. An op must have a single
+    partial operand, or partial operands from several stages. In the second case (tied
+    weights) the move saves sends of gradients for each micro-batch. A cast does not
+    move, because the sum should be computed in the element type of its result. An op on
+    a value that is scattered before the sum does not move either.
     """
     kinds = structure.kinds
     for op in list(structure.backward):
@@ -384,10 +386,10 @@ def _postpone(structure: Structure, placer: StagePlacer) -> None:
 
 def _scatter_terms(op: ReshardOp, structure: Structure, placer: StagePlacer) -> None:
     """
-    Replaces an early reshard of a sum of gradients by a reshard of each term. This
-    applies if the terms are computed on several stages (tied weights). Each term is
-    scattered on its own stage. The parts are then summed and sent between stages only
-    once.
+    Replaces a reshard of a sum of gradients, requested before the end of the
+    micro-batches, by a reshard of each term. This applies if the terms are computed on
+    several stages (tied weights). Each term is scattered on its own stage. The parts
+    are then summed and sent between stages only once.
     """
     pending = [op]
     while pending:

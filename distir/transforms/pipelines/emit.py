@@ -28,10 +28,10 @@ class _Site(Generic[V]):
     The calls of a stage function, one for each micro-batch.
 
     - `function`: the function;
-    - `common`: for each input, the operand if it is the same for all micro-batches,
-      else None;
-    - `own`: the values of the original program for the remaining inputs; `own_numbers`
-      are their ids;
+    - `common`: one entry per input of the function: the operand if it is the same for all
+      micro-batches, else None;
+    - `own`: the values of the original program for the inputs that are None in
+      `common`; `own_numbers` are their ids;
     - `returned`: the values of the original program that the function returns. First
       come the values of each micro-batch, with the ids `kept`, then the accumulated
       values;
@@ -52,11 +52,11 @@ class Emitter(Generic[V]):
     Builds the new entry function, step by step, in `entry`.
 
     - `structure`: the original program;
-    - `fold`: the forms of its values and ops for one micro-batch;
+    - `fold`: the values and ops of the program for one micro-batch;
     - `groups`: the ops of the program by stage and phase;
-    - `assigned`: the stages of arguments and of all other ops;
+    - `assigned`: the stages of arguments and of ops that run after the micro-batches;
     - `meshes`: the mesh of each stage;
-    - `asynchronous`: whether sends leave the devices free to compute.
+    - `asynchronous`: whether devices can compute while they send.
     """
 
     def __init__(
@@ -128,7 +128,9 @@ class Emitter(Generic[V]):
         return self.meshes[stage].name
 
     def _find_consumers(self) -> dict[SSAValue, dict[str, None]]:
-        """Returns for each value the meshes of the stages that use it."""
+        """
+        Returns for each value the names of the meshes of the stages that use the value.
+        """
         found: dict[SSAValue, dict[str, None]] = {}
         for group in self.groups.values():
             mesh = self._mesh(group.stage)
@@ -149,8 +151,8 @@ class Emitter(Generic[V]):
     def _send_shared(self) -> None:
         """
         Sends arguments that several stages need, such as tied weights, before all
-        micro-batches. The stage of such an argument runs ahead of other stages, which
-        would have to wait for a later send.
+        micro-batches. The stage that has such an argument runs ahead of the other
+        stages, which would have to wait if the argument were sent later.
         """
         for value, meshes in self._consumers.items():
             if self.values.mesh_of(value) in meshes and len(meshes) == 1:
@@ -199,8 +201,8 @@ class Emitter(Generic[V]):
         self, group: StageOps, number: int, mesh: str, added: Collection[int]
     ) -> tuple[_Site[V], list[V]]:
         """
-        Returns a description of the calls of a stage function, and the operands that
-        differ between micro-batches, for micro-batch `number`. `added` has the ids of
+        Returns a description of the calls of a stage function and, for micro-batch
+        `number`, the operands that differ between micro-batches. `added` has the ids of
         the values that the function adds to running sums.
         """
         values, is_common = self.values, self.structure.is_common
@@ -226,7 +228,7 @@ class Emitter(Generic[V]):
         return site, [new for _, new, same in inputs if not same]
 
     def _pass_on(self, action: Action) -> None:
-        """Sends the results of an action to all other meshes that use them."""
+        """Sends the results of an action to all other meshes that use these results."""
         key, batch = (action.stage, action.phase), action.micro_batch
         mesh = self._mesh(action.stage)
         values, here = self.values, self.values.here(batch, mesh)

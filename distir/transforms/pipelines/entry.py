@@ -1,4 +1,4 @@
-"""Represents the entry function of a pipeline while it is being built."""
+"""Represents the entry function of a pipeline while the function is being built."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ V = TypeVar("V")
 
 class Entry(Protocol[V]):
     """
-    Receives the ops of the entry function from an `Emitter`, in order. `EntryFunction`
-    builds IR from them. The grid search builds steps of the simulator from them.
+    Receives the ops of the entry function from an `Emitter`, in order. The subclass
+    `EntryFunction` builds IR from the ops. The grid search has a subclass that builds
+    steps of the simulator.
     """
 
     def arguments(self, types: Sequence[Attribute]) -> Sequence[V]:
@@ -59,8 +60,8 @@ class Entry(Protocol[V]):
 
     def send(self, value: V, type_: Attribute, *, asynchronous: bool) -> V:
         """
-        Sends `value` to another mesh and returns the received value, which has the type
-        `type_`.
+        Sends `value` to the mesh of `type_` and returns the received value, which has
+        the type `type_`. With `asynchronous`, devices can compute during the send.
         """
         ...
 
@@ -68,8 +69,8 @@ class Entry(Protocol[V]):
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
         """
-        Returns the interface of a new function for `group` on the mesh of its stage.
-        The function adds its results to the accumulated values `added`.
+        Returns the interface of a new function for `group` on the mesh `mesh` of its
+        stage. The function adds its results to the accumulated values `added`.
         """
         ...
 
@@ -82,11 +83,11 @@ class Entry(Protocol[V]):
         types: Sequence[Attribute],
     ) -> Sequence[V]:
         """
-        Adds a call of `function` and returns its results. For each input, `common` has
-        the operand if it is the same for all micro-batches, else None. The values in
-        `own` replace the Nones in order; further values in `own` follow as additional
-        operands. `returned` are the values of the original program that the results
-        correspond to. `types` are the types of the results.
+        Adds a call of `function` and returns its results. `common` has an entry for
+        each input: the operand if it is the same for all micro-batches, else None. The
+        values in `own` replace the Nones in order; further values in `own` follow as
+        additional operands. `returned` are the values of the original program to which
+        the results correspond. `types` are the types of the results.
         """
         ...
 
@@ -119,8 +120,8 @@ class EntryFunction(BlockBody):
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
         """
-        Builds a function for `group` that adds to the values `added`, and returns its
-        interface.
+        Builds a function for `group` that adds its results to the accumulated values
+        `added`, and returns the function's interface.
         """
         structure, fold = self._structure, self._fold
         return stage_function(structure, fold, group, mesh, added)[0]
@@ -134,10 +135,10 @@ class EntryFunction(BlockBody):
         types: Sequence[Attribute],
     ) -> Sequence[SSAValue]:
         """
-        Adds a `func.call` of `function` and returns its results. For each input,
-        `common` has the operand if it is the same for all micro-batches, else None. The
-        values in `own` replace the Nones in order; further values in `own` follow as
-        additional operands.
+        Adds a `func.call` of `function` and returns its results. `common` has an entry
+        for each input: the operand if it is the same for all micro-batches, else None.
+        The values in `own` replace the Nones in order; further values in `own` follow
+        as additional operands.
         """
         left = iter(own)
         operands = [next(left) if same is None else same for same in common]
@@ -176,9 +177,9 @@ def stage_function(
     added: tuple[SSAValue, ...],
 ) -> tuple[StageFunction, FuncOp]:
     """
-    Builds the function of `group` on its stage's mesh and adds it to `fold`. The
-    function adds its results to the accumulated values `added`. Returns its interface
-    and the function.
+    Builds the function of `group` on the mesh of its stage and adds it to `fold`. The
+    function adds its results to the accumulated values `added`. Returns the interface
+    of the function, and the function.
     """
     name = group.name if not added else f"{group.name}_accumulate"
     builder = StageFunctionBuilder(structure, fold, group, mesh, added)

@@ -39,7 +39,7 @@ from distir.transforms.placed_ops import PlacedOps
 
 
 class PartBuilder(PlacedOps):
-    """Builds ops on a mesh, and reshards values."""
+    """Builds ops on the mesh of a stage, and reshards values."""
 
     def resharded(self, value: SSAValue, type_: Attribute) -> SSAValue:
         """Returns `value` with the type `type_`, resharded if its layout differs."""
@@ -103,8 +103,8 @@ def is_repeated(op: Operation) -> bool:
 
 def repeated_ops(source: SSAValue, target: Attribute, mesh: Mesh) -> list[Operation]:
     """
-    Returns ops that repeat `source` along one micro-batch, up to the type `target`. The
-    result of the last op is the repeated value.
+    Returns ops that repeat `source` along the batch dimension of one micro-batch, up to
+    the type `target`. The result of the last op is the repeated value.
     """
     build = PartBuilder(mesh)
     build.resharded(build.shaped("Expand", source, shape_of(target)), target)
@@ -119,9 +119,9 @@ NUMBER = "micro_batch"
 class Fold:
     """
     Removes the micro-batch axis of a program's mesh. A program for all micro-batches
-    thus becomes a program for a single micro-batch on the mesh of a stage. In a folded
-    function, the coordinate on the micro-batch axis is the last argument: the index of
-    the micro-batch. Only functions that need the index have the argument.
+    thus becomes a program for a single micro-batch on the mesh of a stage. A function
+    for a single micro-batch is called folded. If it needs the index of the micro-batch,
+    which was the coordinate on the micro-batch axis, the index is its last argument.
 
     - `functions`: the functions of the program by name;
     - `entry`: the name of the entry function;
@@ -130,7 +130,7 @@ class Fold:
     - `types`: the types of values on these meshes;
     - `rule_of`, `rule_of_part`: return the sharding rules of ops of the program, and of
       ops for one micro-batch;
-    - `made`: the functions that replace the program's functions, one per mesh of their
+    - `made`: the folded functions, one for each function of the program and mesh of its
       calls.
     """
 
@@ -178,9 +178,9 @@ class Fold:
     ) -> list[Operation]:
         """
         Returns new ops that do the work of `op` for one micro-batch. `operands` are
-        folded values. The results of the last op are the results of `op`. `number` is
-        the index of the micro-batch, an i64 scalar. If it is None, an op that needs it
-        raises `NeedsNumber`.
+        values for one micro-batch. The results of the last op replace the results of
+        `op`. `number` is the index of the micro-batch, an i64 scalar. If it is None, an
+        op that needs it raises `NeedsNumber`.
         """
         results = [self.type(r.type, mesh) for r in op.results]
         if isinstance(op, CallOp):
@@ -200,13 +200,19 @@ class Fold:
         return self._local(op, operands, results, mesh, number)
 
     def stays(self, op: Operation) -> bool:
-        """Whether `op`, which is no call, is the same op on folded types."""
+        """
+        Whether a copy of `op`, which must not be a call, does the work of `op` for one
+        micro-batch. Only the types of its values change.
+        """
         if isinstance(op, ReshardOp):
             return over_time(op.source) == over_time(op.result)
         return self._is_whole(op) or not self.has_local_form(op)
 
     def has_local_form(self, op: Operation) -> bool:
-        """Whether other ops replace `op` on one micro-batch: its local form."""
+        """
+        Whether the work of `op` on one micro-batch is done by different ops, the local
+        form of `op`.
+        """
         return local_form.of(op) is not None
 
     def _is_whole(self, op: Operation) -> bool:
@@ -225,9 +231,9 @@ class Fold:
         number: SSAValue | None,
     ) -> list[Operation]:
         """
-        Returns the local form of `op` along the micro-batch axis, with layouts on the
-        mesh of the stage. Raises `NeedsNumber` if the local form needs the index of the
-        micro-batch and `number` is None.
+        Returns the ops that do the work of `op` for one micro-batch (its local form
+        along the micro-batch axis), with layouts on the mesh of the stage. Raises
+        `NeedsNumber` if the ops need the index of the micro-batch and `number` is None.
         """
         new: list[Operation] = []
         values: dict[SSAValue, SSAValue] = {}
@@ -263,8 +269,8 @@ class Fold:
         self, op: Operation, rule: Rule, operands: Sequence[SSAValue], mesh: str
     ) -> list[Attribute]:
         """
-        Returns the result types of an op in a local form with the rule `rule`. Infers
-        their layouts from the layouts of `operands`.
+        Returns the result types of an op in a local form. Their layouts are inferred
+        from the layouts of `operands` by the sharding rule `rule`.
         """
         whole = Layout(mesh)
         layouts = [layout_of(v) or whole for v in operands]
@@ -386,7 +392,10 @@ class Fold:
         )
 
     def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:
-        """Makes a function with the body `block`, adds it and returns it."""
+        """
+        Makes a function with the body `block`, adds the function to `made` and returns
+        it.
+        """
         last = block.last_op
         assert last is not None
         plain = f"{name}_{mesh}" if len(self.stages) > 1 else name
@@ -403,13 +412,16 @@ class Fold:
         return function
 
     def add(self, function: FuncOp) -> None:
-        """Adds a function to `made`, without its dead ops."""
+        """Adds a function to `made`, after removing its unused ops."""
         # Local forms no longer use the constants of the global ops.
         erase_dead(function.body.block)
         self.made[function.sym_name.data] = function
 
     def free_name(self, name: str) -> str:
-        """Returns `name` if it is unused, else a similar unused name."""
+        """
+        Returns `name` if no function has this name, else a similar name that no
+        function has.
+        """
         return free_name({self.entry, *self.made}, name)
 
     def number_argument(self, block: Block, mesh: str) -> SSAValue:
@@ -423,7 +435,8 @@ class Fold:
 
 class NeedsNumber(Exception):
     """
-    Raised if an op depends on the index of its micro-batch and the caller gives none.
+    Raised if an op depends on the index of its micro-batch and the caller does not give
+    the index.
     """
 
 

@@ -76,8 +76,8 @@ class BlockBody:
 @dataclass(eq=False)
 class StageOps:
     """
-    The ops that one stage runs in one phase of a micro-batch, in program order. Its
-    results are:
+    The ops that one stage runs in one phase of a micro-batch, in program order. The
+    results of this group of ops are:
 
     - `passed`: results that other groups use for the same micro-batch;
     - `accumulated`: results that are summed over the micro-batches;
@@ -93,7 +93,7 @@ class StageOps:
 
     @cached_property
     def used(self) -> list[SSAValue]:
-        """The operands of all ops, each once."""
+        """The values that the ops take as operands, each once."""
         return list(dict.fromkeys([v for op in self.ops for v in op.operands]))
 
     @cached_property
@@ -105,7 +105,10 @@ class StageOps:
     def of(
         name: str, stage: int, ops: Sequence[Operation], kinds: Structure
     ) -> StageOps:
-        """Returns the group of `ops`, and finds the results that other ops use."""
+        """
+        Returns the group of the ops `ops`. Finds the results that are used outside of
+        the group.
+        """
         group, own = StageOps(name, stage, ops), set(ops)
         for value in (r for op in ops for r in op.results):
             outside = {u.operation for u in value.uses} - own
@@ -126,9 +129,10 @@ class StageFunction:
     The interface of the function for a group of ops.
 
     - `symbol`: the name of the function;
-    - `inputs`: the values that are its first arguments;
-    - `added`: the accumulated values that it adds to, which are its next arguments;
-    - `numbered`: whether its last argument is the index of the micro-batch.
+    - `inputs`: the values that are the function's first arguments;
+    - `added`: the accumulated values to which the function adds, which are its next
+      arguments;
+    - `numbered`: whether the last argument is the index of the micro-batch.
 
     The function returns the values that the group keeps for each micro-batch, then the
     accumulated values.
@@ -142,8 +146,9 @@ class StageFunction:
 
 def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] | None:
     """
-    Returns the values from which a stage function recomputes `value`, which another
-    group computes. Returns None if the function takes `value` as an argument.
+    Returns the values from which a stage function recomputes `value`, a result of
+    another group of ops. Returns None if the function takes `value` as an argument
+    instead.
     """
     # Not `isinstance`, which is slow where the answer is no.
     if type(value) is not OpResult:
@@ -162,8 +167,8 @@ def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] |
 
 class StageFunctionBuilder:
     """
-    Builds the function of a group on its stage's mesh. The function adds results to the
-    values `added`, which are accumulated values of the group.
+    Builds the function of a group of ops on the mesh of the group's stage. The function
+    adds results of the group to the accumulated values `added`.
     """
 
     def __init__(
@@ -201,7 +206,8 @@ class StageFunctionBuilder:
 
     def _find_inputs(self) -> None:
         """
-        Finds the values that the ops take from outside, in the order of their use.
+        Finds the values that the ops of the group use but do not compute, in the order
+        of their first use.
         """
         known: set[SSAValue] = {r for op in self.group.ops for r in op.results}
         pending = [v for op in reversed(self.group.ops) for v in reversed(op.operands)]
@@ -268,7 +274,11 @@ class StageFunctionBuilder:
             self.values[old] = new
 
     def _repeat(self, op: Operation) -> None:
-        """Repeats a value along one micro-batch. Each device makes only its part."""
+        """
+        Adds ops in place of `op`, which takes a micro-batch's part of a value that
+        repeats along the batch. The new ops repeat the value along one micro-batch, and
+        each device makes only its part.
+        """
         expand = op.operands[0].owner
         assert isinstance(expand, Operation)
         target = self.fold.type(op.results[0].type, self.mesh)

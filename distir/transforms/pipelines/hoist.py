@@ -1,6 +1,6 @@
 """
-Computes values of the whole batch that micro-batches need, if they depend on inputs
-only.
+Computes values of the whole batch before all micro-batches, if ops that run per
+micro-batch need the values and the values depend on inputs only.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
     """
     Computes values of the whole batch from whole inputs, before all micro-batches. An
     example is the number of labels by which a loss divides. A value is moved if it
-    combines all micro-batches, if micro-batches need it, and if it depends on inputs
-    and labels but not on parameters. Returns whether any value was moved.
+    combines all micro-batches, if an op that runs per micro-batch needs it, and if it
+    depends on inputs and labels but not on parameters. Returns whether any value was
+    moved.
     """
     ops = list(function.body.block.ops)
     given = _given(function)
@@ -57,8 +58,8 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
 
 def _given(function: FuncOp) -> set[SSAValue]:
     """
-    Returns the values that depend only on inputs, labels and constants, which the
-    program has from the beginning.
+    Returns the values that depend only on inputs, labels and constants. They can be
+    computed before all micro-batches.
     """
     block = function.body.block
     roles, attributes = argument_roles(function), argument_attributes(function)

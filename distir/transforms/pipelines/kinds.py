@@ -27,8 +27,9 @@ from distir.transforms.pipelines.over_time import (
 
 class WholeBatchNeeded(DistIRError):
     """
-    Raised if an op on micro-batches depends on a value of the whole batch. Such a
-    program cannot be divided into micro-batches, whatever their number and the devices.
+    Raised if an op on micro-batches depends on a value of the whole batch. A program
+    with this op cannot be divided into micro-batches, whatever the number of
+    micro-batches and the devices.
     """
 
 
@@ -37,10 +38,10 @@ class Kind(Enum):
     The time at which an op of a program over micro-batches runs.
 
     - `EACH`: once for every micro-batch;
-    - `BEFORE`: once, before ops of kind `EACH`; the op depends on whole inputs, or not
-      on the batch;
+    - `BEFORE`: once, before ops of kind `EACH`; the op depends on whole inputs, or does
+      not depend on the batch;
     - `AFTER`: once, on values that combine the micro-batches;
-    - `DIVIDE`: for every micro-batch, to take its part of a whole value.
+    - `DIVIDE`: for every micro-batch, to take the micro-batch's part of a whole value.
     """
 
     EACH = "each"
@@ -52,9 +53,10 @@ class Kind(Enum):
 def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
     """
     Returns the kind of each op of `function`. The kind follows from the placements of
-    operands and results on the micro-batch axis. A single micro-batch is the whole
-    batch, so that its ops may depend on the whole batch. Raises WholeBatchNeeded if an
-    op on micro-batches depends on a value of the whole batch.
+    operands and results on the micro-batch axis. If there is a single micro-batch, it
+    is the whole batch, and any op may depend on the whole batch. Raises
+    WholeBatchNeeded if an op on one of several micro-batches depends on a value of the
+    whole batch.
     """
     ops = [op for op in function.body.block.ops if not isinstance(op, ReturnOp)]
     # Values of a single micro-batch that is not split: the same for all of them.
@@ -121,8 +123,8 @@ def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
 
 def _wanted(ops: Iterable[Operation]) -> set[SSAValue]:
     """
-    Returns the operands and results of ops that work on split values, and of all ops on
-    which these ops depend.
+    Returns the operands and results of ops that work on values split into
+    micro-batches, and of all ops on which these ops depend.
     """
     wanted: set[SSAValue] = set()
     for op in reversed(list(ops)):
@@ -189,8 +191,8 @@ def whole_batch_remedy(op: Operation) -> str:
 
 def _numbers_places(op: Operation) -> bool:
     """
-    Whether `op` counts the places of a mask, as in models that scatter features to
-    these places.
+    Whether `op` counts the true positions of a mask, as in models that scatter features
+    to these positions.
     """
     if op.name != "onnx.CumSum":
         return False
@@ -204,8 +206,8 @@ def _numbers_places(op: Operation) -> bool:
 
 def _origin(user: Operation, value: SSAValue) -> Operation:
     """
-    Returns the op that combines micro-batches and on whose result `value` depends.
-    Returns `user`, an op that uses `value`, if there is no such op.
+    Returns the op that combines micro-batches and on whose result `value` depends. If
+    there is no such op, returns `user`, an op that uses `value`.
     """
     pending = [(user, value)]
     seen: set[SSAValue] = set()

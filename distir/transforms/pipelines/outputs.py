@@ -1,4 +1,6 @@
-"""Sends outputs to the last stage, where the caller computes the loss from them."""
+"""
+Sends outputs of the program to the last stage, where the caller computes the loss.
+"""
 
 from __future__ import annotations
 

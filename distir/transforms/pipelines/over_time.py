@@ -41,7 +41,8 @@ def over_time(value: SSAValue) -> Placement:
 
 def split_over_time(value: SSAValue) -> SplitPlacement:
     """
-    Returns the placement on the micro-batch axis of `value`, which must be split there.
+    Returns the placement of `value` on the micro-batch axis, along which `value` must
+    be split.
     """
     placement = over_time(value)
     assert isinstance(placement, SplitPlacement)
@@ -50,8 +51,8 @@ def split_over_time(value: SSAValue) -> SplitPlacement:
 
 def reduction_over_time(value: SSAValue) -> str:
     """
-    Returns the reduction that combines the micro-batches of `value`, which must be
-    partial over them.
+    Returns the reduction, such as a sum, that combines the micro-batches of `value`,
+    which must be partial over micro-batches.
     """
     placement = over_time(value)
     assert isinstance(placement, PartialPlacement)
@@ -114,7 +115,8 @@ def whole_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
     Returns the type of all micro-batches of a value together. `type_` is the type of
     the value on `mesh`, which has the micro-batch axis. The result is on the mesh named
     `target`, which has the remaining axes. If devices split the batch, they split each
-    micro-batch, so that the whole batch is split in runs.
+    micro-batch, so that a device's part of the whole batch consists of several runs of
+    elements, one per micro-batch.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
@@ -139,7 +141,8 @@ def whole_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
 
 def moved_type(type_: Attribute, target: str) -> Attribute:
     """
-    Returns `type_` with its layout on the mesh named `target`, which has the same axes.
+    Returns `type_` with its layout on the mesh named `target`, which has the same axes
+    as the mesh of `type_`.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
@@ -149,10 +152,10 @@ def moved_type(type_: Attribute, target: str) -> Attribute:
 
 def resized_type(type_: Attribute, mesh: Mesh, stage: Mesh) -> Attribute:
     """
-    Returns the type on the mesh `stage` of a value whose type on `mesh` is `type_`.
-    `stage` has some of the axes of `mesh`, with sizes that divide their sizes in
-    `mesh`. The value is split over the remaining axes, in runs that repeat after as
-    many array elements as before.
+    Returns the type on the mesh `stage` of a value whose type on `mesh` is `type_`. The
+    axes of `stage` are axes of `mesh`, and their sizes divide the sizes of the same
+    axes in `mesh`. The value is split over the axes of `stage`, in runs of elements
+    that repeat after as many elements as before.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType) or mesh is stage:
@@ -196,9 +199,10 @@ entry also holds the original type, so that its id stays valid.
 
 class TypeCache:
     """
-    Converts the types of a program to the meshes of stages, each only once. `convert`
-    converts one type. `same` has the converted types that no micro-batch splits;
-    several caches with different numbers of micro-batches can share it.
+    Converts the types of a program to the meshes of stages, and remembers converted
+    types. `convert` converts one type. `same` has the converted types that are not
+    split into micro-batches; several caches for different numbers of micro-batches can
+    share it.
     """
 
     def __init__(self, convert: Callable[[Attribute, str], Attribute], same: Known):
@@ -207,7 +211,7 @@ class TypeCache:
         self._same = same
 
     def __call__(self, type_: Attribute, mesh: str) -> Attribute:
-        """Returns the type on the mesh named `mesh`."""
+        """Returns `type_` converted to the mesh named `mesh`."""
         key = (id(type_), mesh)
         found = self._known.get(key) or self._same.get(key)
         if found is None:
@@ -220,12 +224,13 @@ class FoldedTypes:
     """
     Converts the types of a program over micro-batches to the meshes of stages. `shapes`
     has the axes of the stages' meshes by name, if they differ from the axes of the
-    program's mesh. `before` has the types of the same program for another number of
-    micro-batches.
+    program's mesh. `before` has the types of the same program for a different number of
+    micro-batches, if they are known.
 
     - `type`: converts to the type of one micro-batch;
     - `whole`: converts to the type of all micro-batches together;
-    - `moved`: converts a folded type to the mesh of another stage with the same axes.
+    - `moved`: converts the type of one micro-batch to the mesh of another stage with the
+      same axes.
     """
 
     def __init__(
@@ -260,7 +265,7 @@ def check_time_first(value: SSAValue, what: Callable[[], str]) -> None:
     """
     Raises DistIRError if a dimension of `value` is split over devices before it is
     split over micro-batches. A micro-batch would then have rows from all over the
-    batch. `what` returns the name of the value for the message.
+    batch. `what` returns the name of the value for the error's message.
     """
     for shards in (layout_of(value) or _NONE).dims:
         if any(shard.axis == TIME_AXIS for shard in shards[1:]):

@@ -61,7 +61,7 @@ def divided(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
 ) -> DividedProgram:
     """
-    Divides a program into stages, the first part of the rewrite, and changes the
+    Divides a program into stages, which is the first part of the rewrite. Changes the
     program in place. `stages` are the scopes with which stages begin, or `uniform`.
     Raises DistIRError if the program cannot be divided in this way.
     """
@@ -77,8 +77,9 @@ def divided(
 
 def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Operation]:
     """
-    Returns the ops of a module that holds the pipeline, the second part of the rewrite.
-    Raises DistIRError if the pipeline cannot be built.
+    Builds the pipeline, which is the second part of the rewrite, and returns the ops of
+    a module that holds the pipeline. Raises DistIRError if the pipeline cannot be
+    built.
     """
     schedule = schedule_for(division.structure, options)
     meshes = division.meshes(schedule.ranks)
@@ -92,7 +93,7 @@ def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Ope
 
 def check_shapes(shapes: Sequence[Mapping[str, int]], mesh: Mesh) -> None:
     """
-    Raises DistIRError if the mesh of a stage does not fit the program's mesh. `shapes`
+    Raises DistIRError if the mesh of a stage contradicts the program's mesh. `shapes`
     has the axis sizes for each rank. Each size must divide the size of the same axis in
     `mesh`. The micro-batch axis must not be among the axes.
     """
@@ -108,7 +109,8 @@ def check_shapes(shapes: Sequence[Mapping[str, int]], mesh: Mesh) -> None:
 def schedule_for(structure: Structure, options: ScheduleOptions) -> PipelineSchedule:
     """
     Returns the schedule that the options request for a program. Raises DistIRError if
-    the schedule is invalid or does not fit the program.
+    the schedule is invalid or is for a different number of micro-batches, ranks or
+    phases than the program has.
     """
     trains = bool(structure.backward)
     schedule = options.schedule_of(structure.micro_batches, trains)
@@ -119,9 +121,9 @@ def schedule_for(structure: Structure, options: ScheduleOptions) -> PipelineSche
 
 def check_fits(schedule: PipelineSchedule, ranks: int, structure: Structure) -> None:
     """
-    Raises DistIRError if a valid schedule does not fit the program. The schedule must
-    have `ranks` ranks and the program's number of micro-batches. It must have backward
-    actions if and only if the program is a training step.
+    Raises DistIRError unless a valid schedule suits the program: it must have `ranks`
+    ranks and the program's number of micro-batches, and it must have backward actions
+    if and only if the program is a training step.
     """
     if schedule.ranks != ranks:
         raise DistIRError(

@@ -3,7 +3,8 @@ Scales of 8-bit floats in programs over micro-batches. The scale of a tensor com
 its largest magnitude. Any scale gives the same product up to rounding, because the
 product of the rounded values is divided by the scales again. Each micro-batch can
 therefore have scales for its own tensors, as with current scaling in NVIDIA's
-Transformer Engine, and no micro-batch waits for others.
+Transformer Engine. A micro-batch then need not wait for the largest magnitude over all
+micro-batches.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def scale_micro_batches(module: ModuleOp) -> None:
 def _leave(value: SSAValue) -> None:
     """
     Removes the partial reduction over micro-batches from the layouts of `value` and of
-    its reshards, so that each micro-batch keeps its own value.
+    the reshards of `value`, so that each micro-batch keeps its own value.
     """
     layout, type_ = layout_of(value), value.type
     is_partial = isinstance(over_time(value), PartialPlacement)

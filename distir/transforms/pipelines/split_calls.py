@@ -1,5 +1,6 @@
 """
-Divides backward calls in two: first gradients of inputs, then gradients of weights.
+Divides backward calls in two: the first call computes gradients of inputs, the second
+gradients of weights.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from distir.transforms.pipelines.over_time import over_time
 class Half:
     """
     One of the two functions into which a function is divided. `arguments` and `results`
-    are values of the original function.
+    are the values of the original function that the half takes and returns.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Half:
 @dataclass
 class CallSplitter:
     """
-    Splits calls of functions that compute gradients of weights and other results.
+    Splits calls of functions that compute both gradients of weights and other results.
     Gradients of weights are the results that are partial over micro-batches. One new
     function computes the other results. A second new function then computes the
     gradients of weights. A zero-bubble schedule can delay the second call, and layers
@@ -47,7 +48,7 @@ class CallSplitter:
 
     def split(self, calls: Iterable[Operation]) -> bool:
         """
-        Splits the calls among `calls` that compute gradients of weights and other
+        Splits each call in `calls` that computes both gradients of weights and other
         results. Returns whether any call was split.
         """
         found = [op for op in calls if isinstance(op, CallOp) and self._split(op)]
@@ -133,8 +134,9 @@ class CallSplitter:
         results: Sequence[SSAValue],
     ) -> Half:
         """
-        Adds a function that consists of `ops`, a part of `function`, and returns its
-        description. The new function returns `results`, values of `function`.
+        Adds a function that consists of `ops`, some of the ops of `function`, and
+        returns its description. The new function returns `results`, values of
+        `function`.
         """
         own = set(ops)
         results = list(dict.fromkeys(results))

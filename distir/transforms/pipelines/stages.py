@@ -30,8 +30,8 @@ def forward_stages(
     structure: Structure, meshes: Sequence[Mesh], request: Sequence[str]
 ) -> dict[Operation, int]:
     """
-    Returns the stage of each forward op. Each stage is a stretch of the program's
-    order. `meshes` has the mesh of each stage, with the axes of the program's mesh.
+    Returns the stage of each forward op. The ops of a stage are consecutive in the
+    program. `meshes` has the mesh of each stage, with the axes of the program's mesh.
 
     `request` is empty, `uniform`, or a list of scopes. `uniform` makes stages with
     equal numbers of calls (layers). A list has, for each stage except the first, the
@@ -87,8 +87,9 @@ def forward_stages(
 
 def _request_starts(ops: Sequence[Operation], request: Sequence[str]) -> None:
     """
-    Requests that stages begin with the scopes in `request`, through `dist.stage_start`.
-    Raises DistIRError if the program requests a start outside these scopes.
+    Gives the first op of each scope in `request` the attribute `dist.stage_start`, so
+    that a stage begins there. Raises DistIRError if the program already requests a
+    start at a different op.
     """
     positions = _requested(ops, request)
     own = [i for i, op in enumerate(ops) if STAGE_START in op.attributes]
@@ -105,8 +106,8 @@ def _check_same(
     request: Sequence[str],
 ) -> None:
     """
-    Raises DistIRError if a position in `asked`, the starts of stages that the program
-    requests, is not in `starts`, the starts that the option `request` asks for.
+    Raises DistIRError if a position in `asked`, where the program requests that a stage
+    begins, is not in `starts`, where stages begin by the option `request`.
     """
     for at in asked:
         if at not in starts:
@@ -202,8 +203,8 @@ def _too_many(count: int, found: int, what: str) -> DistIRError:
 
 def _uniform(ops: Sequence[Operation], count: int) -> list[int]:
     """
-    Returns the positions at which stages 1, 2, ... begin for equal numbers of calls.
-    The numbers differ by at most one. Raises DistIRError if there are fewer calls than
+    Returns the positions at which stages 1, 2, ... begin so that the numbers of calls
+    of stages differ by at most one. Raises DistIRError if there are fewer calls than
     stages.
     """
     calls = [i for i, op in enumerate(ops) if isinstance(op, CallOp)]
@@ -247,7 +248,7 @@ def _requested(ops: Sequence[Operation], request: Sequence[str]) -> list[int]:
 class StagePlacer:
     """
     Places ops that are not forward ops on stages. A forward value is available on the
-    stage that computes it and on the stages that use it in the forward. A backward op
+    stage that computes it and on the stages whose forward pass uses it. A backward op
     runs on the stage of its gradients, or on an earlier stage where its other operands
     are available. It thus runs on the stage of the forward op whose gradient it
     computes. If it needs only the output of that forward op, it runs on the stage that
@@ -270,8 +271,8 @@ class StagePlacer:
 
     def available(self, value: SSAValue) -> frozenset[int] | None:
         """
-        Returns the stages on which a forward value is available, or None for all
-        stages.
+        Returns the stages on which a forward value is available, or None if it is
+        available on all stages.
         """
         if value not in self._available:
             self._available[value] = self._find(value)

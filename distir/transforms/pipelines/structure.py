@@ -61,13 +61,13 @@ class Structure:
     """
     The entry function of a program over micro-batches, with its ops classified.
 
-    - `kinds`: the kind of each op, which tells when it runs;
-    - `forward`: the ops of kind `EACH` on which outputs other than gradients and
-      updates depend, in program order;
-    - `backward`: the other ops of kind `EACH`, in program order;
+    - `kinds`: the kind of each op, which tells when the op runs;
+    - `forward`: the ops of kind `EACH` on which a result of the program depends that is
+      not a gradient or an update, in program order;
+    - `backward`: the remaining ops of kind `EACH`, in program order;
     - `gathered`: the values of kind `BEFORE` that are gathered from parts of
-      parameters. Each function gathers them itself, so that a whole parameter lives no
-      longer than its use (ZeRO stage 3);
+      parameters. Each function gathers them itself, so that a whole parameter is in
+      memory no longer than its use (ZeRO stage 3);
     - `functions`: the functions of the program by name;
     - `is_for_one_count`: whether the structure depends on the exact number of
       micro-batches, and not only on whether there are several.
@@ -113,7 +113,10 @@ class Structure:
         return found
 
     def rule(self, op: Operation) -> Rule:
-        """Returns the sharding rule of an op of the program. Ops that are alike share it."""
+        """
+        Returns the sharding rule of an op of the program. Ops that are alike share the
+        rule.
+        """
         return self._signatures.rule(op)
 
     def number_of(self, value: SSAValue) -> int:
@@ -125,7 +128,8 @@ class Structure:
 
     def is_common(self, value: SSAValue) -> bool:
         """
-        Whether `value` is available before all micro-batches and is the same for all.
+        Whether `value` is available before all micro-batches and is the same for all
+        micro-batches.
         """
         found = self._common.get(value)
         if found is None:
@@ -179,8 +183,8 @@ def _separate_time(ops: Iterable[Operation]) -> None:
 
     With `dist.reshard_early` (ZeRO 2) the order is the opposite: devices reduce and
     scatter the gradient of every micro-batch, and then sum the parts. The first new
-    reshard keeps the attribute, and only scatters: over axes that do not split the
-    result, parts are reduced after the micro-batches (hybrid sharding).
+    reshard then keeps the attribute, and scatters only over axes that split the result:
+    over all other axes, parts are reduced after the micro-batches (hybrid sharding).
     """
     for op in list(ops):
         if not isinstance(op, ReshardOp):

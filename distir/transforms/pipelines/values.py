@@ -28,9 +28,9 @@ class MicroBatchValues(Generic[V]):
     """
     Finds values of the pipeline, and adds the ops to `entry` that send them to other
     meshes. A value is identified by the original value, the index of the micro-batch
-    (None for all micro-batches together) and its mesh. A value is sent to another mesh
-    at most once, from the mesh that had it first. With `asynchronous`, sends leave the
-    devices free to compute.
+    (None for all micro-batches together) and its mesh. A value is sent to a mesh at
+    most once, from the mesh that had the value first. With `asynchronous`, devices can
+    compute while they send.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class MicroBatchValues(Generic[V]):
 
     def settle(self, value: SSAValue, mesh: str) -> None:
         """
-        Records that the original value `value` is first on the mesh `mesh`. Does
-        nothing if a mesh is already recorded.
+        Records `mesh` as the mesh on which the original value `value` first becomes
+        available. Does nothing if a mesh is already recorded.
         """
         self._meshes.setdefault(self.number_of(value), mesh)
 
     def store(self, value: SSAValue, batch: int | None, mesh: str, new: V) -> None:
         """
-        Records that `new` is the pipeline's value for the original value `value` on a
-        mesh.
+        Records that `new` is the pipeline's value on `mesh` for the original value
+        `value` and the micro-batch `batch`.
         """
         number = self.number_of(value)
         self.entry.name(new, value.name_hint)
@@ -77,7 +77,10 @@ class MicroBatchValues(Generic[V]):
         self._meshes.setdefault(number, mesh)
 
     def find(self, value: SSAValue, batch: int | None, mesh: str) -> V:
-        """Returns a value on the mesh `mesh`, and first sends it there if necessary."""
+        """
+        Returns the pipeline's value on `mesh` for the original value `value`. The value
+        is sent to `mesh` first if necessary.
+        """
         number = self.number_of(value)
         if batch is not None and self._is_one(value, number):
             batch = None
@@ -90,8 +93,8 @@ class MicroBatchValues(Generic[V]):
 
     def mesh_of(self, value: SSAValue) -> str | None:
         """
-        Returns the mesh that has a value first, or None if every mesh can compute the
-        value.
+        Returns the mesh on which a value first becomes available, or None if every mesh
+        can compute the value.
         """
         return self._meshes.get(self.number_of(value))
 
@@ -120,7 +123,7 @@ class MicroBatchValues(Generic[V]):
         return self.find(value, 0, mesh)
 
     def _is_one(self, value: SSAValue, number: int) -> bool:
-        """Whether all micro-batches share one value."""
+        """Whether `value` is the same for all micro-batches."""
         found = self._one.get(number)
         if found is None:
             owner = value.owner

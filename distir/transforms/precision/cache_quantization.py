@@ -47,13 +47,14 @@ def quantize_caches(module: ModuleOp, kind: str) -> None:
     """
     Stores caches in the 8-bit format `kind` (`EIGHT_BITS`), in place: caches to which
     the program adds tokens by `onnx.TensorScatter` or `train.paged_write`, and caches
-    that it only reads. States of state-space layers stay unchanged. A cache `NAME`
-    becomes `NAME.quantized` and `NAME.scale`, with a scale for each row of its last
-    dimension: for each token and head.
+    that the program only reads. States of state-space layers stay unchanged. A cache
+    `NAME` becomes `NAME.quantized` and `NAME.scale`, with a scale for each row of its
+    last dimension: for each token and head.
 
     New tokens are converted where the cache is written. All ops of the program,
     including prefill, compute with the rounded numbers. The program must have one
-    function; outline its layers later. Raises DistIRError if there is no such cache.
+    function; outline its layers later. Raises DistIRError if the program has no cache
+    of these two kinds.
     """
     one_of("cache format", kind, EIGHT_BITS, "quantize-caches")
     function = entry_function(module)
@@ -72,7 +73,8 @@ def quantize_caches(module: ModuleOp, kind: str) -> None:
 
 def _growing_caches(function: FuncOp) -> list[BlockArgument]:
     """
-    Returns the caches to which a step adds tokens, and the caches that it only reads.
+    Returns the caches to which a step adds tokens, and the caches that a step only
+    reads.
     """
     returned = return_op(function).operands
     writes = {a: returned[r].owner for r, a in updated_arguments(function).items()}
@@ -88,7 +90,7 @@ def _growing_caches(function: FuncOp) -> list[BlockArgument]:
 
 
 def _writes(op: Operation | Block) -> TypeGuard[OnnxOp | PagedWriteOp]:
-    """Whether `op` writes tokens, its second operand, to a cache, its first one."""
+    """Whether `op` writes tokens, its second operand, to a cache, its first operand."""
     if isinstance(op, OnnxOp):
         return op.name == "onnx.TensorScatter"
     return isinstance(op, PagedWriteOp)
@@ -97,7 +99,7 @@ def _writes(op: Operation | Block) -> TypeGuard[OnnxOp | PagedWriteOp]:
 class _CacheRewrite:
     """
     Replaces caches of the entry function `function` by rows of the 8-bit type `element`
-    and their scales.
+    and the scales of these rows.
     """
 
     def __init__(self, function: FuncOp, element: Attribute):
@@ -126,7 +128,7 @@ class _CacheRewrite:
         set_argument_attributes(self.function, attributes)
 
     def _arguments(self, cache: BlockArgument) -> _Rows:
-        """Adds, after `cache`, the arguments that replace it."""
+        """Adds, after the argument `cache`, the arguments that will replace it."""
         attributes = argument_attributes(self.function)
         name = argument_names(self.function)[cache.index]
         made = list[BlockArgument]()
@@ -152,9 +154,9 @@ class _CacheRewrite:
 
     def _write(self, op: OnnxOp | PagedWriteOp, rows: _Rows) -> None:
         """
-        Replaces `op`, which writes tokens to a cache, by ops that write the tokens'
-        rows. The program returns the new rows. Other users of the cache get the rounded
-        numbers.
+        Replaces `op`, which writes tokens to a cache, by ops that write the 8-bit rows
+        of the tokens. The program returns the new rows. All other users of the cache
+        get the rounded numbers.
         """
         tokens = self._converted(op.operands[1])
         places = list(op.operands[2:])
@@ -179,9 +181,9 @@ class _CacheRewrite:
 
     def _converted(self, tokens: SSAValue) -> _Rows:
         """
-        Returns the rows of `tokens`. If `tokens` are a part of another value, such as
-        the last tokens of a prompt, other ops read the rounded numbers of that whole
-        value too.
+        Returns the 8-bit rows of `tokens`. If `tokens` are a part of a value, such as
+        the last tokens of a prompt, all other ops that read this value get rounded
+        numbers, too.
         """
         part = tokens.owner
         if _takes_rows(part) and part.operands[0] not in self._rows:
@@ -192,8 +194,8 @@ class _CacheRewrite:
 
     def _convert(self, tokens: SSAValue, kept: Operation | None = None) -> None:
         """
-        Converts `tokens` where they are computed. All users except `kept` get the
-        rounded numbers of the rows.
+        Converts `tokens` where they are computed. All users except the op `kept` get
+        the rounded numbers of the rows.
         """
         quantized, scale = self._types(tokens)
         op = QuantizeRowsOp(tokens, quantized=quantized, scale=scale)
@@ -235,7 +237,7 @@ class _CacheRewrite:
 
 
 def _takes_rows(op: Operation | Block) -> TypeGuard[OnnxOp]:
-    """Whether `op` selects some rows of its operand as a whole."""
+    """Whether `op` selects whole rows of its operand."""
     if not isinstance(op, OnnxOp) or op.name != "onnx.Slice":
         return False
     before, after = shape_of(op.operands[0]), shape_of(op.results[0])

@@ -1,8 +1,8 @@
 """
 Matrix products in 8-bit floats, with scales computed from the tensors in each step.
 `use_float8` replaces products of activations and weights by `train.float8_linear`
-before differentiation. Afterwards, `expand_float8` replaces these ops by scales,
-rounding and products, which sharding rules can split.
+before differentiation. Afterwards, `expand_float8` replaces these ops by ops that
+compute scales, round and multiply, which sharding rules can split.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def use_float8(
     scopes that match a pattern in `keep` stay unchanged. If `keep` is None, the model's
     head stays: the products that compute the program's results.
 
-    Returns the number of replaced products. A product in a function counts once,
-    however often the function is called. Raises DistIRError if a pattern matches no
+    Returns the number of replaced products. A product in a function counts once, even
+    if the function is called several times. Raises DistIRError if a pattern matches no
     product or if no product is replaced.
     """
     found: list[OnnxOp] = []
@@ -103,7 +103,10 @@ def is_linear(op: OnnxOp, roles: Sequence[str | None]) -> bool:
 
 
 def is_parameter(value: SSAValue, roles: Sequence[str | None]) -> bool:
-    """Whether `value` is a parameter, or a parameter behind `PARAMETER_VIEWS`."""
+    """
+    Whether `value` is a parameter, or computed from a parameter by ops in
+    `PARAMETER_VIEWS`.
+    """
     while not isinstance(value, BlockArgument):
         op = value.owner
         if not isinstance(op, Operation) or op.name not in PARAMETER_VIEWS:
@@ -116,8 +119,8 @@ def heads(
     module: ModuleOp, results: Sequence[SSAValue] | None = None
 ) -> set[Operation]:
     """
-    Returns the products that compute `results`, by default the program's results,
-    without another product in between.
+    Returns the matrix products that compute `results`, by default the program's
+    results, without a further matrix product in between.
     """
     found: set[Operation] = set()
     pending = list(return_op(entry_function(module)).operands)
@@ -153,9 +156,10 @@ def _replace(op: OnnxOp, scaling: str) -> None:
 
 def expand_float8(module: ModuleOp) -> None:
     """
-    Replaces `train.float8_linear` by scales, rounding and products, in place. If
-    several products of a function use a value, or equal views of it, in the same format
-    with scales along the same dimension, the value is scaled and rounded once.
+    Replaces `train.float8_linear` by ops that compute scales, round and multiply, in
+    place. If several products of a function use a value, or equal views of it, in the
+    same format with scales along the same dimension, the value is scaled and rounded
+    once.
     """
     for function in reachable_functions(module):
         rounded: dict[tuple[object, str, int | None], tuple[SSAValue, SSAValue]] = {}
@@ -194,8 +198,8 @@ def _expand(
 
 def _shown(value: SSAValue) -> object:
     """
-    Returns a key that is equal for views of the same value in the same shape and order,
-    such as the input of several products in their gradients.
+    Returns a key that is equal for views of one value with the same shape and order of
+    elements, such as the input of several products in the gradients of these products.
     """
     views: list[object] = []
     while isinstance(op := value.owner, Operation) and op.name in (

@@ -16,7 +16,7 @@ LOW_PRECISION_DTYPES = ("f16", "bf16")
 @dataclass(frozen=True, kw_only=True)
 class PrecisionOptions:
     """
-    The options for the floating-point types of parameters, of computation and of
+    The options for the floating-point types of parameters, of computation and of matrix
     products.
     """
 

@@ -1,7 +1,8 @@
 """
 Changes the floating-point types of a sequential program. The program gets one type, or
-mixed precision as in PyTorch's `autocast` on GPUs. In mixed precision some operators
-compute in 16 bits and some in 32 bits, whatever the types of their operands.
+mixed precision as in PyTorch's `autocast` on GPUs. In mixed precision, one list of
+operators computes in 16 bits and a second list in 32 bits, whatever the types of their
+operands.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ result has the type of the scale, but ONNX's inference gives it the type of x.
 
 
 def _is_of_boolean(value: SSAValue) -> bool:
-    """Whether `value` is a boolean that was cast to numbers, possibly reshaped."""
+    """Whether `value` is a Boolean that was cast to numbers, and possibly reshaped."""
     owner = value.owner
     while isinstance(owner, OnnxOp) and owner.name in _SHAPES:
         owner = owner.operands[0].owner
@@ -111,9 +112,9 @@ def widest(types: Sequence[Float]) -> Float:
 class Retyping:
     """
     Propagates floating-point types through the entry function of a sequential program.
-    Each op computes in the type that `wanted` returns for it, else in the widest type
-    of its operands. Its operands are cast to that type. An op whose standard excludes
-    the type computes in f32.
+    Each op computes in the type that `wanted` returns for it, or in the widest type of
+    its operands if `wanted` returns None. The op's operands are cast to that type. An
+    op for which the standard excludes the type computes in f32.
 
     Values that depend only on constants and integers keep their type. They are cast
     where an op combines them with other values. With `promoting`, such values count for
@@ -143,8 +144,9 @@ class Retyping:
 
     def run(self, wanted: Wanted) -> None:
         """
-        Casts the operands of every op and retypes its results, in program order.
-        `wanted` returns the type in which an op will compute, or None.
+        Casts the operands of every op and changes the types of the op's results, in
+        program order. `wanted` returns the type in which an op will compute, or None if
+        the operands decide the type.
         """
         for op in list(self.block.ops):
             if isinstance(op, ReturnOp):
@@ -235,8 +237,8 @@ class Retyping:
 
     def _retype(self, op: OnnxOp, wanted: Float | None) -> None:
         """
-        Casts the operands of an ONNX op and retypes its results. Operands with the same
-        type variable in the op's schema get the same type.
+        Casts the operands of an ONNX op and changes the types of its results. Operands
+        with the same type variable in the op's schema get the same type.
         """
         groups: dict[str, list[int]] = {}
         for index, operand in enumerate(op.operands):
@@ -286,7 +288,7 @@ class Retyping:
     def _common(self, op: Operation, members: Sequence[int]) -> Float | None:
         """
         Returns the type to which PyTorch promotes the operands with the indices
-        `members`. Returns None if all of them depend on constants alone.
+        `members`. Returns None if all these operands depend on constants alone.
         """
         values = [op.operands[index] for index in members]
         counted = [v for v in values if v in self._flowing]
@@ -297,7 +299,7 @@ class Retyping:
 
     def _as_before(self, op: Operation) -> None:
         """
-        Casts the operands of an op outside of ONNX's standard back to their original
+        Casts the operands of an op that is not an ONNX operator back to their original
         types.
         """
         for index, operand in enumerate(op.operands):
@@ -382,10 +384,10 @@ def _is_large(value: SSAValue) -> bool:
 def autocast(module: ModuleOp, element: Float) -> None:
     """
     Casts operands of a sequential program, in place, as `torch.autocast("cuda", dtype)`
-    does. `element` is the 16-bit type. Matrix products, convolutions and attention
-    compute in it. Norms, softmax, powers, sums and losses compute in f32. All other ops
-    compute in the widest type of their operands. A one-dimensional parameter that is
-    added to a matrix product is the bias of a linear layer and is added in 16 bits.
+    does. `element` is the 16-bit type in which matrix products, convolutions and
+    attention compute. Norms, softmax, powers, sums and losses compute in f32. All other
+    ops compute in the widest type of their operands. A one-dimensional parameter that
+    is added to a matrix product is the bias of a linear layer and is added in 16 bits.
     Parameters keep their type, and each is cast once a step.
 
     Values that depend on constants alone keep their type, because models switch
@@ -433,9 +435,9 @@ def convert(
     """
     Makes a sequential program compute in the floating-point type `element`, in place.
     This corresponds to `module.to(dtype)`, except that losses compute in f32. Caches
-    get the type, and with `stored` parameters too. Otherwise parameters are cast at the
-    start of the program, as inputs always are. Arguments named in `apart` are not
-    converted.
+    get the type. With `stored`, parameters get the type, too; without it, parameters
+    are cast at the start of the program. Inputs are cast at the start in both cases.
+    Arguments named in `apart` are not converted.
 
     Buffers, and values that depend on constants alone such as rotary tables and masks,
     keep their type and are cast where they are used. Raises DistIRError for a program

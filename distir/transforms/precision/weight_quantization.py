@@ -71,8 +71,8 @@ The ends of the names of the tensors that stand for a parameter: `NAME.quantized
 class QuantizedWeight:
     """
     How a parameter was quantised: to `format`, one of `WEIGHT_FORMATS`, in groups of
-    `group` weights of a row (4 bits only). `is_turned` tells whether the parameter is
-    `[..., k, n]` and its quantised form `[..., n, k]`.
+    `group` weights of a row (4 bits only). `is_turned` tells whether the quantised form
+    `[..., n, k]` is the transpose of the parameter `[..., k, n]`.
     """
 
     format: str
@@ -86,10 +86,11 @@ def quantize_weights(
     """
     Replaces products of activations and parameter matrices, in place, by products with
     weights in the format `kind` (`WEIGHT_FORMATS`). Weights of 4 bits have a scale and
-    a zero point for each `group` weights of a row. Grouped products of experts read the
-    converted matrices (`CONVERSIONS`). Parameters of the model's head, which computes
-    the program's results, stay unchanged, and so do parameters that other ops also use,
-    such as embeddings. The program must have one function; outline its layers later.
+    a zero point for each `group` weights of a row. Grouped products of experts read
+    matrices that an op in `CONVERSIONS` converts to floats. Parameters of the model's
+    head, which computes the program's results, stay unchanged, and so do parameters
+    that are also used in any other way, such as embeddings. The program must have one
+    function; outline its layers later.
 
     Returns how each parameter was quantised, by name. Raises DistIRError if no
     parameter is quantised, or if the size of a group does not divide the rows of a
@@ -128,7 +129,10 @@ def quantize_weights(
 
 
 def _multiplies(op: Operation, roles: Sequence[str | None]) -> TypeGuard[_Product]:
-    """Whether `op` multiplies activations by a parameter: a matrix, or one per expert."""
+    """
+    Whether `op` multiplies activations by a parameter that is a matrix, or one matrix
+    per expert.
+    """
     if isinstance(op, GroupedProductOp):
         return is_parameter(op.matrices, roles)
     return isinstance(op, OnnxOp) and is_linear(op, roles)
@@ -136,8 +140,9 @@ def _multiplies(op: Operation, roles: Sequence[str | None]) -> TypeGuard[_Produc
 
 def _parameter(op: _Product) -> tuple[BlockArgument, bool]:
     """
-    Returns the parameter matrix of a product, or the matrices of experts, and whether
-    its shape is `[..., k, n]` because no transpose is in front of the product.
+    Returns the parameter matrix of a product, or the matrices of all experts, and
+    whether the shape of this parameter is `[..., k, n]`, because there is no transpose
+    between the parameter and the product.
     """
     if isinstance(op, GroupedProductOp):
         value, is_turned = op.matrices, op.transposed is None
@@ -173,7 +178,7 @@ def _replace(
 ) -> None:
     """
     Replaces a parameter by the tensors of its quantised form, and replaces the products
-    that use it.
+    that use the parameter.
     """
     *each, rows, width = shape_of(parameter)
     if weight.is_turned:
@@ -235,9 +240,9 @@ def _replace(
 
 class QuantizedWeights(Mapping[str, Array]):
     """
-    The weights of a program with quantised parameters. It converts a parameter of
-    `weights` that is named in `quantized` when a part of the quantised form is looked
-    up.
+    The weights of a program with quantised parameters, by name. `quantized` names the
+    parameters of `weights` that are quantised. A parameter is quantised when a tensor
+    of its quantised form is looked up.
     """
 
     def __init__(
@@ -269,8 +274,9 @@ def quantized(matrix: Array, weight: QuantizedWeight) -> dict[str, Array]:
     """
     Returns the quantised tensors of a parameter matrix, or of the matrices of experts,
     by the suffixes of their names. In 8 bits, the largest magnitude of each row becomes
-    the largest number. In 4 bits, the numbers span from the smallest to the largest
-    weight of each group, including zero. Scales have the type of the matrix.
+    the largest 8-bit number. In 4 bits, the numbers span the range from the smallest to
+    the largest weight of each group, which is extended to include zero. Scales have the
+    type of the matrix.
     """
     rows = np.asarray(matrix.swapaxes(-1, -2) if weight.is_turned else matrix)
     exact = rows.astype(np.float32)

@@ -1,6 +1,6 @@
 """
 Derives the program of one device from a distributed program. `project` returns the
-program that a rank runs. `devices_of` lists the devices.
+program that a rank runs. `devices_of` lists the devices of a program.
 
 - `program`: projects a module, function by function;
 - `function`: projects a function, op by op;

@@ -83,11 +83,12 @@ def _parts_along(
     known: Mapping[str, Mesh],
 ) -> dict[str, int | None]:
     """
-    Returns properties that describe how the axes of `op` split the dimension `dim`, by
-    their names: the dimension, the run length, and the number of blocks if there are
-    several (see `Exchanging`). The axes must be the innermost ones that split `dim` in
-    `layout`. Returns an empty dictionary if `dim` is None. Raises DistIRError if one
-    collective of this kind cannot join or split the parts.
+    Returns properties, by name, that describe how the axes of `op` split the dimension
+    `dim`: the dimension, the number of consecutive elements of each part, and the
+    number of blocks if there are several (see `Exchanging`). The axes must be the
+    innermost axes that split `dim` in `layout`. Returns an empty dictionary if `dim` is
+    None. Raises DistIRError if one collective of this kind cannot join or split the
+    parts.
     """
     if dim is None:
         return {}
@@ -112,8 +113,8 @@ def _parts_along(
 
 def placeholder(type_: TensorType) -> Operation:
     """
-    Returns a constant of zeros with the type `type_`, as the operand of a device that
-    takes part in a collective without an own operand.
+    Returns a constant of zeros with the type `type_`. A device that takes part in a
+    collective but has no operand passes this constant.
     """
     zeros = np.zeros(type_.get_shape(), numpy_dtype(type_.element_type))
     return operator("Constant").build_op([], [type_], {"value": constant_attr(zeros)})

@@ -58,9 +58,10 @@ class FunctionProjection:
     - `program`: the state that all functions of the device's program share;
     - `source`: the function that is projected;
     - `block`: the body of the projected function;
-    - `values`: maps global values to local values;
-    - `arriving`: global values that are in flight and for which no op has waited yet;
-    - `pieces`: maps each global value that arrives in pieces to its pieces.
+    - `values`: maps values of `source` to values of the projected function;
+    - `arriving`: the values of `source` that are in flight and for which no op has waited
+      yet;
+    - `pieces`: maps each value of `source` that arrives in pieces to its pieces.
     """
 
     program: Projection
@@ -119,7 +120,7 @@ class FunctionProjection:
         return function
 
     def _project(self, op: Operation) -> None:
-        """Appends this device's ops for `op`."""
+        """Appends the ops that do this device's part of `op`."""
         if is_per_rank(op):
             raise DistIRError(
                 f"{describe(op)} belongs to the program of one rank already; project the "
@@ -157,8 +158,8 @@ class FunctionProjection:
     def _awaited_at_end(self, end: ReturnOp) -> list[SSAValue]:
         """
         Returns the values for which the function waits before it returns: all values in
-        flight, except for results of collectives that it may return in flight. The
-        entry function waits for all values.
+        flight, except for results of collectives that the function may return in
+        flight. The entry function waits for all values.
         """
         name = self.source.sym_name.data
         pending = {
@@ -209,7 +210,7 @@ class FunctionProjection:
     def _append(
         self, op: Operation, ops: Sequence[Operation], mesh: Mesh | None
     ) -> None:
-        """Appends `ops`. The last of them computes the results of `op`."""
+        """Appends `ops`. The last op of `ops` computes the results of `op`."""
         for new in ops:
             if SCOPE in op.attributes and SCOPE not in new.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
@@ -344,9 +345,9 @@ class FunctionProjection:
 
     def _start_early(self, recv: RecvFromRankOp) -> None:
         """
-        Moves a receive, the last op of the block, up to the preceding transfer, so that
-        the device computes while the value is in flight. The order of transfers does
-        not change.
+        Moves `recv`, which is the last op of the block, up to the preceding send or
+        receive, so that the device computes while the value is in flight. The order of
+        sends and receives does not change.
         """
         last = recv.prev_op
         while last is not None and not self.program.transfers(last):
@@ -370,9 +371,9 @@ class FunctionProjection:
 
     def _rooted(self, op: RootedOp) -> None:
         """
-        Projects a collective with a root, which is the only device of one of its two
-        meshes. A device without an operand passes a placeholder. A device that gets no
-        result ignores it.
+        Projects a collective between two meshes, one of which is only the root device.
+        A device without an operand passes a placeholder. A device that has no use for
+        the result ignores it.
         """
         before, after = layouts_around(op)
         one, many = (before, after) if op.FROM_ROOT else (after, before)

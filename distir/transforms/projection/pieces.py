@@ -1,5 +1,6 @@
 """
-Builds one device's ops that cut or join pieces for a send to a mesh of another shape.
+Builds one device's ops that cut or join the pieces of a value, for a send between
+meshes of different shapes.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class PieceOps:
 
     def taken(self, value: SSAValue, box: Box) -> SSAValue:
         """
-        Returns the part of a tensor inside `box`, its bounds in each dimension. Returns
-        `value` itself if the box contains the whole tensor.
+        Returns the part of a tensor inside `box`, which has the bounds of the part in
+        each dimension. Returns `value` itself if the box contains the whole tensor.
         """
         shape = shape_of(value.type)
         cut = [
@@ -51,9 +52,9 @@ class PieceOps:
         reduction: str,
     ) -> SSAValue:
         """
-        Returns the tensor of type `type_` that consists of the given pieces. The pieces
-        cover the tensor once for each term, and `reduction` combines the terms. Returns
-        zeros if there are no pieces.
+        Returns the tensor of type `type_` that consists of the given pieces. If the
+        tensor is a sum of several terms, the pieces cover the tensor once for each
+        term, and `reduction` combines the terms. Returns zeros if there are no pieces.
         """
         terms: dict[int, dict[Box, SSAValue]] = {}
         for piece, value in pieces:
@@ -69,8 +70,8 @@ class PieceOps:
     def _term(self, parts: dict[Box, SSAValue], type_: TensorType) -> SSAValue:
         """
         Returns the tensor of type `type_` that consists of `parts`, which maps boxes to
-        values. A box has the bounds of a part in each dimension. The parts are joined
-        along the last dimension first.
+        values. A box has the bounds of a part in each dimension. Parts are joined along
+        the last dimension first.
         """
         for dim in reversed(range(type_.get_num_dims())):
             rows: dict[Box, list[SSAValue]] = {}

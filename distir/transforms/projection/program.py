@@ -45,10 +45,11 @@ def _types_in(function: FuncOp) -> Iterable[Attribute]:
 
 def project(module: ModuleOp, rank: int) -> ModuleOp:
     """
-    Returns the per-rank form of a distributed program for the device `rank`, as a new
-    module. Leaves out functions without any work on the device, except for the entry
-    function. Functions that do not belong to the program stay unchanged. Raises
-    DistIRError if the program does not use the device or has recursive calls.
+    Returns the program of the device `rank`, derived from a distributed program, as a
+    new module with local types. Leaves out functions without any work on the device,
+    except for the entry function. Functions that do not belong to the program stay
+    unchanged. Raises DistIRError if the program does not use the device or has
+    recursive calls.
     """
     devices = devices_of(module)
     if rank not in devices:

@@ -33,7 +33,7 @@ _TRANSFERS = (
 class Projection:
     """
     The projection of a program to one device, function by function. `project` projects
-    one function. It returns None for a function without any work on the device.
+    one function; it returns None if the function has no work on the device.
     """
 
     module: ModuleOp
@@ -56,7 +56,7 @@ class Projection:
         self.mesh_of = meshes(self.module)
 
     def lives_here(self, type_: Attribute) -> bool:
-        """Whether this device holds values of type `type_`, or a part of them."""
+        """Whether this device holds values of type `type_`, wholly or in part."""
         layout = layout_of(type_)
         if layout is None:
             return True
@@ -80,7 +80,10 @@ class Projection:
         return self._transferring[name]
 
     def sent(self, op: dist.SendOp) -> Rounds:
-        """Returns the pieces of a send between meshes of different shapes."""
+        """
+        Returns the pieces into which a send between meshes of different shapes divides
+        its value.
+        """
         before, after = layouts_around(op)
         key = shape_of(op.source.type), before, after
         if key not in self._sent:
@@ -92,8 +95,8 @@ class Projection:
         """
         Returns the projection of the function `name`, or None if the function has no
         work on this device. The projection has only the arguments, ops and results that
-        are on this device. Callees are projected when they are needed. Raises
-        DistIRError if there is no such function.
+        are on this device. Called functions are projected when they are needed. Raises
+        DistIRError if there is no function `name`.
         """
         if name not in self.projected:
             found = functions(self.module).get(name)

@@ -1,5 +1,6 @@
 """
-Makes one program for all ranks from the ranks' programs, which must be the same code.
+Makes one program for all ranks from the programs of the ranks, which must all have the
+same code.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def _check(op: Operation) -> None:
 
 def _check_same(first: ModuleOp, other: ModuleOp, mesh: Mesh, rank: int) -> None:
     """
-    Raises DistIRError unless `other`, the program of `rank`, is the program `first` of
-    rank 0 with the rank's own coordinates and groups.
+    Raises DistIRError unless `other`, the program of `rank`, equals `first`, the
+    program of rank 0, apart from coordinates and groups, which must be those of `rank`.
     """
     pairs = zip(first.walk(), other.walk(), strict=False)
     for a, b in pairs:
@@ -145,8 +146,9 @@ class _FunctionForAllRanks:
     Rewrites one function of rank 0's program into a function for all ranks.
 
     - `mesh`: the mesh of all ranks, in order;
-    - `made`: the values that were computed at the beginning of the function, by key;
-    - `last`: the last op at the beginning of the function.
+    - `made`: the values that are computed at the beginning of the function, by a key for
+      their computation;
+    - `last`: the last op of the beginning of the function.
     """
 
     function: FuncOp
@@ -197,8 +199,8 @@ class _FunctionForAllRanks:
     def group(self, axes: Sequence[str]) -> SSAValue:
         """
         Returns the numbers of the ranks that differ from this rank only in their
-        coordinates on `axes`: the number of the first such rank plus the distance of
-        each rank from it.
+        coordinates on `axes`. They are computed as the number of the first of these
+        ranks plus the distance of each rank from the first.
         """
         first = self._rank()
         for axis in axes:

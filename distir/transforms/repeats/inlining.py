@@ -14,9 +14,10 @@ from distir.transforms.repeats.naming import specialise
 
 def inline_call(call: CallOp, callee: FuncOp, first_bucket: int = 0) -> int:
     """
-    Replaces `call` by a copy of the body of `callee`. Messages (`dist.bucket`) of the
-    copy get new numbers from `first_bucket` on. Returns the first number that is still
-    free. Ops of a call that computes something again (`dist.recomputed`) do so too.
+    Replaces `call` by a copy of the body of `callee`. The messages (`dist.bucket`) of
+    the copy get new numbers, counted from `first_bucket`. Returns the first number that
+    is still free. If the call is marked as a recomputation (`dist.recomputed`), the
+    copied ops are marked, too.
     """
     buckets: dict[Attribute, Attribute] = {}
     values: dict[SSAValue, SSAValue] = dict(

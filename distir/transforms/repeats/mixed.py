@@ -1,7 +1,8 @@
 """
-Finds windows whose ops are mixed with other ops. Exporters compute values that all
-layers share, such as a mask, inside the first layer. The search starts at the results
-of such a window and goes backwards along operands, whatever ops are in between.
+Finds windows whose ops are mixed with ops that do not belong to a window. Exporters
+compute values that all layers share, such as a mask, inside the first layer. The search
+starts at the results of a window and goes backwards along operands, and ignores all ops
+in between that the window does not need.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from distir.transforms.repeats.op_sequence import (
 
 def add_earlier_windows(sequence: OpSequence, repeat: Repeat) -> None:
     """
-    Adds windows before the first window of `repeat` if their ops are mixed with other
-    ops. Where later windows take results of their predecessor, the first window takes
-    operands from outside. The ops that compute these operands form the earlier window,
-    whatever ops are in between.
+    Adds windows before the first window of `repeat` if their ops are mixed with ops
+    that do not belong to them. Where later windows take results of the preceding
+    window, the first window takes operands from outside. The ops that compute these
+    operands form the earlier window.
     """
     while True:
         window = _window_before(sequence, repeat)
@@ -53,8 +54,8 @@ def _copy_of(
 ) -> list[int] | None:
     """
     Returns the window that computes the same as the window `model`, or None. `ends` has
-    pairs: an index in `model` and the corresponding row. The search finds all other
-    rows backwards from these rows.
+    pairs of an index in `model` and the row that corresponds to it in the new window.
+    The remaining rows are found by going backwards from these rows.
     """
     inside = {row: index for index, row in enumerate(model)}
     found: dict[int, int] = {}
@@ -98,9 +99,9 @@ window.
 
 def find_mixed_pair(sequence: OpSequence, min_ops: int) -> Repeat | None:
     """
-    Returns two windows whose ops may be mixed with other ops, or None. The second
-    window uses results of the first, and each has at least `min_ops` ops. This search
-    is for models of two layers.
+    Returns two windows whose ops may be mixed with ops outside of both windows, or None
+    if there are no such windows. The second window uses results of the first window,
+    and each has at least `min_ops` ops. This search is for models of two layers.
     """
     rows_of: dict[int, list[int]] = {}
     for row, token in enumerate(sequence.tokens.tolist()):
@@ -138,7 +139,10 @@ def _feeds(sequence: OpSequence, first: list[int], second: list[int]) -> bool:
 
 
 def _behind(sequence: OpSequence, border: int, end: int) -> list[int]:
-    """Returns row `end` and its dependencies after row `border`, in order."""
+    """
+    Returns row `end` and the rows after row `border` on which row `end` depends, in
+    order.
+    """
     needed = {end}
     for row in range(end, border, -1):
         if row in needed:

@@ -1,5 +1,6 @@
 """
-Names for a function that replaces several pieces of a program, and for its values.
+Names for a function that replaces several parts of a program, and for the values of the
+function.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ The part of a name that stands for the numbers in which the calls of a function 
 
 def generalise(names: Sequence[str]) -> str | None:
     """
-    Returns one name for several dotted names, with `*` for numbers in which they
+    Returns one name for several dotted names, with `*` for numbers in which the names
     differ: `h.*.attn` for `h.0.attn` and `h.1.attn`. Returns None if the names differ
-    in another way.
+    in anything but numbers.
     """
     split = [name.split(".") for name in names]
     if len({len(parts) for parts in split}) != 1:
@@ -43,8 +44,8 @@ def generalise(names: Sequence[str]) -> str | None:
 def specialise(scope: str, call_scope: str) -> str:
     """
     Returns the scope of an op in one call of its function: `h.3.attn` for the scope
-    `h.*.attn` in a call with the scope `h.3`. The scope of a call is the innermost
-    scope of all ops, so that the result is always inside it.
+    `h.*.attn` in a call with the scope `h.3`. The result lies inside the scope of the
+    call, which is the innermost scope that contains all ops of the call.
     """
     parts = scope.split(".")
     inside = call_scope.split(".")
@@ -85,8 +86,9 @@ def general_attributes(
     dictionaries: Sequence[dict[str, Attribute]],
 ) -> dict[str, Attribute]:
     """
-    Returns the attributes on which the arguments for one parameter agree.
-    `dictionaries` has the attributes of the argument in each call of the function.
+    Returns the attributes for a parameter of a new function, on which all arguments
+    that calls pass for the parameter agree. `dictionaries` has the attributes of the
+    argument in each call.
     """
     first = dictionaries[0]
     common = {
@@ -105,9 +107,9 @@ def general_attributes(
 
 def function_name(scopes: Sequence[str], taken: set[str]) -> str:
     """
-    Returns a new name for a function from the common part of the scopes of its calls.
-    Without a common part, the name is `repeat0`, `repeat1`, ... for several calls and
-    `between0`, ... for one. Names in `taken` are not used.
+    Returns a new name for a function, made of the common part of the scopes of its
+    calls. Without a common part, the name is `repeat0`, `repeat1`, ... if there are
+    several calls, and `between0`, ... if there is one. Names in `taken` are not used.
     """
     general = (generalise(scopes) or "").split(".")
     words = [part for part in general if part not in ("", VARYING)]

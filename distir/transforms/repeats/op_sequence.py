@@ -38,7 +38,7 @@ def is_constant(op: Operation) -> bool:
 
 def defining_constant(value: SSAValue) -> Operation | None:
     """
-    Returns the constant op that defines `value`, or None if `value` is no constant.
+    Returns the constant op that defines `value`, or None if `value` is not a constant.
     """
     if isinstance(value, OpResult) and is_constant(value.op):
         return value.op
@@ -48,8 +48,8 @@ def defining_constant(value: SSAValue) -> Operation | None:
 @dataclass
 class Tokens:
     """
-    Assigns tokens to ops. The token of an op depends on everything except its scope and
-    the origin of its operands.
+    Assigns integers, called tokens, to ops. The token of an op depends on everything
+    except the op's scope and the origin of its operands.
     """
 
     numbers: dict[Any, int] = field(default_factory=dict[Any, int])
@@ -84,8 +84,9 @@ class Tokens:
 class OpSequence:
     """
     The ops of a block as arrays, without constants and without the terminator. Row i of
-    each array belongs to `ops[i]`. Columns are operands, or results in `last_use`.
-    Columns beyond the operands or results of an op hold -1.
+    each array belongs to `ops[i]`. A column stands for an operand of the op, or in
+    `last_use` for a result of the op. Columns beyond the operands or results of an op
+    hold -1.
 
     - `tokens`: the token of each op;
     - `definition`: the row that defines the operand, or -1 if no row does;
@@ -94,7 +95,7 @@ class OpSequence:
     - `last_use`: the last row that uses the result: the number of rows if the
       terminator uses it, and -1 if it has no use.
 
-    `pieces` caches the connected rows of ranges of rows (start, stop).
+    `pieces` caches which rows are connected, for ranges of rows (start, stop).
     """
 
     def __init__(self, block: Block, tokens: Tokens):
@@ -133,7 +134,7 @@ class OpSequence:
     def distance(self, start: int, stop: int) -> Integers:
         """
         Returns, for each operand of rows `start` to `stop - 1`, the number of rows
-        between its definition and its user.
+        between the definition of the operand and the row that uses it.
         """
         definition = self.definition[start:stop]
         rows = np.arange(start, stop)[:, None]
@@ -143,8 +144,8 @@ class OpSequence:
 class Repeat(NamedTuple):
     """
     Windows of rows that compute the same function. Op i of one window corresponds to op
-    i of every other window. `results` are the results that are used outside of their
-    window, in at least one window, as pairs of an op's index and a result's index.
+    i of every other window. `results` are the results that at least one window has used
+    outside of it, as pairs of an op's index and a result's index.
     """
 
     windows: list[list[int]]
@@ -179,8 +180,8 @@ def common_scope(ops: list[Operation]) -> list[str]:
 
 def escaping_results(sequence: OpSequence, window: list[int]) -> set[tuple[int, int]]:
     """
-    Returns the results of a window that are used outside of it, as pairs of the op's
-    index in the window and the index of the result.
+    Returns the results of a window that are used outside of the window, as pairs of the
+    op's index in the window and the index of the result.
     """
     members = {sequence.ops[row] for row in window}
     return {

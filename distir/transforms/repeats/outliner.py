@@ -31,7 +31,8 @@ from distir.transforms.repeats.tandem import find_tandem_repeat
 
 class Outliner:
     """
-    Moves the windows of one repeat into a function and replaces each window by a call.
+    Moves the ops of one repeat into a function and replaces each window of the repeat
+    by a call.
     """
 
     def __init__(
@@ -71,9 +72,10 @@ class Outliner:
     def _slots(self) -> dict[tuple[SSAValue, ...], tuple[int, int]]:
         """
         Returns the parameters of the new function, in the order of their first use. A
-        key has a parameter's values in all windows; the value is its first operand, a
-        pair of the op's index and the operand's index. Operands with the same values in
-        every window share a parameter.
+        key has the values that the parameter has in all windows. The entry of the key
+        is the first operand that uses the parameter, a pair of the op's index and the
+        operand's index. Operands with the same values in every window share a
+        parameter.
         """
         inside = set(self.windows[0])
         slots: dict[tuple[SSAValue, ...], tuple[int, int]] = {}
@@ -173,8 +175,8 @@ def _copy(op: Operation, operands: Sequence[SSAValue], scope: str) -> Operation:
 def _gather(window: list[Operation], first: Operation) -> None:
     """
     Moves ops that are between the ops of a window, but do not depend on the window,
-    before the window. A call in the place of `first`, the first op of the window, then
-    has all its operands.
+    before the window. A call at the position of `first`, the first op of the window,
+    can then use all its operands.
     """
     members = set(window)
     behind: set[Operation] = set()
@@ -200,7 +202,7 @@ def outline_function(
     Moves every repeat in a function into a new function, and returns the new functions.
     Repeats have windows of at least `min_ops` ops. With `independent`, windows need not
     use results of each other. New names differ from the names in `taken`, and are added
-    to it.
+    to `taken`.
     """
     tokens = Tokens()
     outlined: list[FuncOp] = []
@@ -223,9 +225,9 @@ def outline_runs(
     stops: Callable[[Operation], bool],
 ) -> list[FuncOp]:
     """
-    Moves every run of at least `min_ops` ops into a new function, and returns the new
-    functions. A run ends before an op for which `stops` is true. New names differ from
-    the names in `taken`, and are added to it.
+    Moves every sequence of at least `min_ops` consecutive ops into a new function, and
+    returns the new functions. A sequence ends before an op for which `stops` is true.
+    New names differ from the names in `taken`, and are added to `taken`.
     """
     tokens = Tokens()
     sequence = OpSequence(function.body.block, tokens)

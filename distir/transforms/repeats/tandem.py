@@ -22,8 +22,8 @@ from distir.transforms.repeats.op_sequence import (
 
 class _Stretch(NamedTuple):
     """
-    Rows `start` to `stop - 1`, whose tokens have a period. There are at least two
-    periods.
+    Rows `start` to `stop - 1` of a sequence, whose tokens repeat with a period. They
+    have at least two periods.
     """
 
     start: int
@@ -39,9 +39,9 @@ def find_tandem_repeat(
     sequence: OpSequence, min_ops: int, independent: bool
 ) -> Repeat | None:
     """
-    Returns the repeat that saves the most ops, or None. Its windows have at least
-    `min_ops` ops. Unless `independent`, the ops of a window are connected, and each
-    window uses a result of the preceding window.
+    Returns the repeat that saves the most ops, or None if there is no repeat. Its
+    windows have at least `min_ops` ops. Unless `independent`, the ops of a window are
+    connected, and each window uses a result of the preceding window.
     """
     stretches = sorted(
         _stretches(sequence.tokens, min_ops), key=lambda s: (-s.most_saved, s.period)
@@ -74,8 +74,8 @@ def _stretches(tokens: Integers, min_ops: int) -> Iterator[_Stretch]:
 @dataclass(frozen=True)
 class _Cut:
     """
-    A division of a stretch into `count` windows from row `start` on. `escaping` marks
-    the results that are used outside of their window.
+    A division of the rows of a stretch into `count` windows, beginning with row
+    `start`. `escaping` marks the results that are used outside of their window.
     """
 
     start: int
@@ -133,8 +133,9 @@ def _windows(sequence: OpSequence, cut: _Cut, period: int) -> Repeat:
 
 def _is_connected(sequence: OpSequence, cut: _Cut, period: int) -> bool:
     """
-    Whether the ops of a window are connected by operands. Parts of two blocks that do
-    not depend on each other look like a chain of windows if a border runs through both.
+    Whether the ops of a window are connected by operands. Without this test, two blocks
+    that do not depend on each other would look like a chain of windows if borders run
+    through both.
     """
     start = cut.start
     pieces = _pieces(sequence, start, start + period)
@@ -164,9 +165,9 @@ def _pieces(sequence: OpSequence, start: int, stop: int) -> Integers:
 
 def _has_connected_window(sequence: OpSequence, stretch: _Stretch) -> bool:
     """
-    Whether the ops of any window of a stretch can be connected. They cannot if they lie
-    in several unconnected pieces of the whole stretch, as updates of many parameters
-    do.
+    Whether the ops of any window of a stretch can be connected. They cannot if each
+    window has ops from several unconnected parts of the stretch, as in updates of many
+    parameters.
     """
     start, stop, period = stretch
     pieces = sequence.pieces.get((start, stop))
@@ -184,7 +185,10 @@ def _has_connected_window(sequence: OpSequence, stretch: _Stretch) -> bool:
 def _possible_cuts(
     sequence: OpSequence, stretch: _Stretch, independent: bool
 ) -> Iterator[_Cut]:
-    """Yields the longest series of equivalent windows for each offset of the border."""
+    """
+    Yields, for each possible position of the border between windows, the longest series
+    of equivalent windows.
+    """
     start, stop, period = stretch
     earliest = _earliest_starts(sequence, stretch)
     for offset in range(period):
@@ -214,9 +218,9 @@ def _possible_cuts(
 
 def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
     """
-    Returns, for each row of the stretch, the first row at which a window around it may
-    start. From that row on, all operands agree with those one period later: their
-    definitions are the same distance back, or outside of both windows.
+    Returns, for each row of the stretch, the first row at which a window around the row
+    may start. From that row on, all operands agree with the operands one period later:
+    their definitions are the same number of rows back, or outside of both windows.
     """
     start, stop, period = stretch
     here = sequence.distance(start, stop - period)
@@ -230,9 +234,9 @@ def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
 
 def _longest_series(follows: npt.NDArray[np.bool_]) -> tuple[int, int]:
     """
-    Returns the longest series of windows in which each window follows from the
-    preceding one: the number of windows before the series and the number of windows in
-    it. `follows` tells for each window whether the next window follows from it.
+    Returns the number of windows before the longest series of windows in which each
+    window follows from the preceding window, and the number of windows in this series.
+    `follows` tells for each window whether the next window follows from it.
     """
     breaks = np.concatenate(([-1], np.flatnonzero(~follows), [len(follows)]))
     lengths = np.diff(breaks)
@@ -262,7 +266,8 @@ def _begins_with_parameter(sequence: OpSequence, cut: _Cut, period: int) -> bool
 
 def _add_distant_windows(sequence: OpSequence, repeat: Repeat) -> None:
     """
-    Adds equal windows elsewhere in the block, unless further results of them are used.
+    Adds equal windows elsewhere in the block, unless more of their results are used
+    than of the windows of `repeat`.
     """
     used = np.zeros(len(sequence.ops), dtype=np.bool_)
     for window in repeat.windows:

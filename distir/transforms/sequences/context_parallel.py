@@ -108,7 +108,7 @@ class SplitKeys(RewritePattern):
     """
     Requests the split `shard` along the sequence for queries, keys, values and their
     gradients, in attention whose queries and keys have the length `length`. A device
-    gathers keys and values only for the computation and does not keep them.
+    gathers keys and values only for the computation and keeps only its part.
     """
 
     mesh: Mesh
@@ -155,8 +155,9 @@ def split_attention(
 ) -> tuple[int, list[str]]:
     """
     Prepares all attention over sequences of length `length` for a split. The split
-    `shard` of queries is also requested for keys and values. Returns the number of such
-    attention ops, and messages for users about causal attention that cannot be split.
+    `shard` of queries is also requested for keys and values. Returns the number of
+    prepared attention ops, and messages for users about causal attention that cannot be
+    split.
     """
     trained, split = TakeTrainedForm(), SplitKeys(mesh, length, shard)
     for pattern in (trained, PlaceAttention(), split):

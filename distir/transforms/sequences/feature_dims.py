@@ -1,6 +1,6 @@
 """
 Finds the dimensions of values that are features: results of a product with a parameter
-matrix, or parts of such a dimension, such as the heads of queries. Other dimensions
+matrix, or parts of such a dimension, such as the heads of queries. All other dimensions
 come from the inputs: samples and tokens.
 """
 
@@ -22,7 +22,8 @@ from distir.sharding.rule import Dim, rule_for
 
 class Origin(IntEnum):
     """
-    The origin of a dimension. If there are several origins, the greatest one counts.
+    The origin of a dimension. If a dimension has several origins, the origin with the
+    greatest number counts.
     """
 
     UNKNOWN = 0
@@ -88,8 +89,8 @@ class FeatureDims:
 
     def _run(self, function: FuncOp, arguments: Sequence[_Origins]) -> _Signature:
         """
-        Walks through a function and returns the origins of its results. `arguments` has
-        the origins of its arguments.
+        Walks through a function and returns the origins of the function's results.
+        `arguments` has the origins of its arguments.
         """
         now: dict[SSAValue, _Origins] = dict(
             zip(function.body.block.args, arguments, strict=True)

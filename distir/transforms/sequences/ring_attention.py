@@ -2,10 +2,10 @@
 Turns attention on gathered keys and values into a ring, in which devices pass on
 blocks. A block is a device's part of keys and values. At step s of n, a device computes
 the attention of its queries on the block of the device s places before it along the
-axis. At the same time it sends that block to the next device. The results of the steps
-are merged by the logarithms of their sums of exponentials. In the backward, the
-gradients of a block travel with the block and return to its device after n steps. No
-device ever holds all keys.
+axis. At the same time it sends this block to the next device. The results of the steps
+are merged by the logarithms of their sums of exponentials. In the backward pass, the
+gradients of a block travel with the block and return to the block's device after n
+steps. No device ever holds all keys.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Gradient = AttentionGradOp | PlacedAttentionGradOp
 @dataclass(frozen=True)
 class _Ring:
     """
-    The data for attention that becomes a ring. `shard` is the split of its queries.
+    The data for attention that becomes a ring. `shard` is the split of the queries.
     `keys` and `values` are the parts of keys and values before they were gathered, over
     an axis with `devices` devices.
     """
@@ -105,8 +105,8 @@ def _ring_of(
 
 def _scattered(value: SSAValue, like: SSAValue) -> ReduceScatterOp | None:
     """
-    Returns the reduce-scatter that is the only use of the gradient `value` and has a
-    result with the layout of `like`. Returns None if there is no such op.
+    Returns the reduce-scatter that is the only use of the gradient `value` and that
+    returns a value with the layout of `like`. Returns None if there is no such op.
     """
     users = [use.operation for use in value.uses]
     match users:
@@ -164,8 +164,9 @@ class _RingWriter:
 
     def positions(self) -> Iterator[tuple[SSAValue, ...]]:
         """
-        Yields for each step the positions of this device's queries and of its current
-        keys. Yields empty tuples if all queries see all keys.
+        Yields, for each step, the positions of this device's queries and of the keys
+        that the device has in this step. Yields empty tuples if all queries see all
+        keys.
         """
         op = self.op
         if not isinstance(op, CausalAttentionOp):
@@ -187,9 +188,10 @@ class _RingWriter:
 
     def _shifted(self, op: CausalAttentionOp, step: int) -> SSAValue:
         """
-        Returns the positions of the keys of the device `step` places before this one.
-        In each round of runs over all devices, these are the positions of the run that
-        is `step` runs before this device's run.
+        Returns the positions of the keys of the device `step` places before this
+        device. If a device has several runs of consecutive positions, these are the
+        positions that are `step` runs before each of this device's runs, in the same
+        round over all devices.
         """
         own = self._own_positions(op)
         layout = layout_of(own)
@@ -307,8 +309,8 @@ class PassBlocksOn(RewritePattern):
 def ring_attention(module: ModuleOp, axis: str) -> PassBlocksOn:
     """
     Replaces attention whose keys and values are gathered over `axis` by rings, in
-    place. Returns the pattern, which counts the rings and has the attention that was
-    not replaced.
+    place. Returns the rewrite pattern, which has the number of rings and the attention
+    ops that were not replaced.
     """
     pattern = PassBlocksOn(meshes(module), axis)
     PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(module)

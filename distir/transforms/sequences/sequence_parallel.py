@@ -42,7 +42,7 @@ def _activations(op: Operation) -> tuple[int, ...]:
     """
     Returns the indices of the activations among the operands of a normalisation. For
     the gradient of a normalisation, the gradient of the result comes first, then the
-    normalised activation. Returns an empty tuple for other ops.
+    normalised activation. Returns an empty tuple if `op` is neither.
     """
     if isinstance(op, NormalizingOp):
         return op.ACTIVATIONS
@@ -75,9 +75,9 @@ def _root_mean_square_source(op: Operation) -> SSAValue | None:
 
 def _norms_of_heads(module: ModuleOp) -> set[Operation]:
     """
-    Returns the normalisations of parts of a token's features, such as heads, and their
-    gradients. Such normalisations are inside of blocks, where features are split
-    instead of sequences. A dimension of size 1 before the features also counts as
+    Returns the normalisations of parts of a token's features, such as heads, and the
+    gradients of these normalisations. They are inside of blocks, where features are
+    split instead of sequences. A dimension of size 1 before the features also counts as
     heads.
     """
     features = FeatureDims(module)
@@ -155,7 +155,8 @@ class SplitSequence(RewritePattern):
     def _constrain(self, source: SSAValue, op: Operation) -> ConstrainOp | None:
         """
         Returns the op that requests a split of `source`, or None if `source` has no
-        sequence. Raises DistIRError if the axis does not divide the sequence.
+        dimension for the sequence. Raises DistIRError if the mesh axis does not divide
+        the length of the sequence.
         """
         shape = shape_of(source.type)
         if len(shape) < 2:
@@ -174,8 +175,8 @@ def _split_sequence(
     source: SSAValue, op: Operation, mesh: Mesh, axis: str
 ) -> ConstrainOp:
     """
-    Returns the op that requests a split of `source` along its sequence. `op` computes
-    or uses `source`.
+    Returns the op that requests a split of `source` along its sequence. `op` is the op
+    that computes or uses `source`.
     """
     rank = len(shape_of(source.type))
     layout = Layout(mesh.name).with_dim(rank - 2, [Shard(axis)], rank)
@@ -188,7 +189,7 @@ def _split_sequence(
 def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
     """
     Returns the values that the ops of `forward` compute from inputs of normalisations
-    before the next contraction, with the same sequence length as these inputs.
+    before the next contraction and that have the same sequence length as these inputs.
     """
     found: set[SSAValue] = set()
     lengths: set[int] = set()
@@ -210,8 +211,8 @@ def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
 
 def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
     """
-    Requests that layers keep values of normalisations in parts for the backward,
-    instead of whole on each device.
+    Requests that layers keep the values of normalisations for the backward pass in
+    parts, instead of whole on each device.
     """
     known = functions(module)
     kept: dict[str, set[int]] = {}
@@ -235,8 +236,8 @@ def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
 def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
     """
     Requests that the entry function keeps values of normalisations in parts if ops
-    after the loss use them. An example is the result of the last normalisation before
-    the logits.
+    after the loss use these values. An example is the result of the last normalisation
+    before the logits.
     """
     loss = _end_of_forward(entry)
     if loss is None:
@@ -261,9 +262,9 @@ def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
 
 def _end_of_forward(entry: FuncOp) -> Operation | None:
     """
-    Returns the op of the entry function that ends the forward of a training step: the
-    op of the loss or, if the caller computes the loss, the op of the last result whose
-    gradient is given. Returns None if there is no such op.
+    Returns the op of the entry function that ends the forward pass of a training step:
+    the op of the loss or, if the caller computes the loss, the op of the last result
+    whose gradient is given. Returns None if there is no such op.
     """
     roles, names = result_roles(entry), result_names(entry)
     taken = {GRADIENT_OF.of(own) for own in argument_attributes(entry)}

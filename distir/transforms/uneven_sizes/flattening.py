@@ -1,8 +1,9 @@
 """
 Flattens parameters for their updates. An optimizer treats each array element
-separately. If no dimension of a parameter can be divided among devices, its update can
-therefore work on a one-dimensional tensor, padded with zeros at the end. Its states can
-be stored in the same form. Any number of devices can split such a tensor.
+separately. If no dimension of a parameter can be divided among devices, the update can
+therefore work on a one-dimensional tensor, padded with zeros at the end. The states of
+the optimizer can be stored in the same form. Any number of devices can split such a
+tensor.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from distir.program.source_forms import Flattened
 
 def update_of(function: FuncOp, result: int) -> UpdateOp | None:
     """
-    Returns the elementwise update that computes the result with index `result`, or
-    None.
+    Returns the elementwise update that computes the result with index `result`, or None
+    if no elementwise update computes it.
     """
     value = return_op(function).operands[result]
     while isinstance(value.owner, Operation) and value.owner.name == "onnx.Cast":
@@ -65,9 +66,9 @@ class UpdateFlattener:
     """
     Flattens updates of a program, in place. Call `flatten` for each update, then
     `finish`. The arguments of an update become flat arguments (`dist.flattened`),
-    except for parameters that keep their shape. Gradients and such parameters are
-    flattened before the update, and new parameters get their shape back after the
-    update.
+    except for parameters that keep their shape. Gradients, and parameters that keep
+    their shape, are flattened before the update, and new parameters get their shape
+    back after the update.
     """
 
     def __init__(self, function: FuncOp):
@@ -81,8 +82,8 @@ class UpdateFlattener:
 
     def flatten(self, op: UpdateOp, form: Flattened, stored: Sequence[int]) -> None:
         """
-        Flattens an update, and its arguments with the indices `stored`. Other ops that
-        use these arguments get them in their original shape.
+        Flattens an update, and the function's arguments with the indices `stored`. All
+        other ops that use these arguments get them in their original shape.
         """
         for index in stored:
             self.arguments[index] = form
@@ -148,8 +149,8 @@ class UpdateFlattener:
         self, value: SSAValue, form: Flattened, before: Operation | None
     ) -> SSAValue:
         """
-        Returns `value`, which has the parameter's shape, in the form `form`. If
-        `before` is None, `value` is a gradient. It is flattened right after the op that
+        Returns `value`, which has the parameter's shape, in the flat form `form`. If
+        `before` is None, `value` is a gradient and is flattened right after the op that
         computes it, so that its conversion and its clipping also work on the flat
         gradient. Otherwise `value` is flattened right before the op `before`.
         """

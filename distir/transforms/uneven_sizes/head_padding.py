@@ -1,11 +1,11 @@
 """
 Pads the heads of attention with heads of zeros, so that a mesh axis can split them. Six
-heads over four devices become eight. The last two have queries, keys and values of
-zeros. 14 query heads that share two key heads become 16: each key head serves eight
-query heads, the last of which is zeros.
+heads over four devices become eight; the two added heads have queries, keys and values
+of zeros. 14 query heads that share two key heads become 16: each key head serves eight
+query heads, and the last of the eight is zeros.
 
 The rewrite follows the zeros from attention, forwards and backwards, through calls and
-ops that keep zeros. They reach the parameters of the projections before and after
+ops that keep zeros. The zeros reach the parameters of the projections before and after
 attention, and the gradients and states of these parameters. Such parameters are stored
 with zeros, and updates keep the zeros.
 """
@@ -56,9 +56,9 @@ class PaddedHeads:
     def for_parts(query_heads: int, key_heads: int, parts: int) -> PaddedHeads | None:
         """
         Returns the smallest padding with which `parts` devices can split the heads.
-        Returns None if they can split the heads without padding. There are two ways to
-        pad: add whole groups of a key head and its query heads, or add query heads to
-        each group so that every device has a part of each group.
+        Returns None if the devices can split the heads without padding. There are two
+        ways to pad: add whole groups of a key head and its query heads, or add query
+        heads to each group so that every device has a part of each group.
         """
         group = query_heads // key_heads
         if key_heads % parts == 0 or group % parts == 0:
@@ -112,7 +112,10 @@ class HeadPadder(ZeroPadder):
                 self._begin(op)
 
     def heads(self) -> list[PaddedHeads]:
-        """Returns the different numbers of heads before and after padding."""
+        """
+        Returns the numbers of heads before and after padding, once for each different
+        combination.
+        """
         return list(dict.fromkeys(self.attention.values()))
 
     def pad(self) -> None:
@@ -123,7 +126,10 @@ class HeadPadder(ZeroPadder):
     # Which values are padded
 
     def _begin(self, op: Operation) -> None:
-        """If `op` is attention, records the padding of its operands and results."""
+        """
+        If `op` is attention with heads to pad, records the padding of its operands and
+        results.
+        """
         match op:
             case AttentionOp() | AttentionGradOp():
                 sizes = op.sizes
@@ -188,8 +194,8 @@ class HeadPadder(ZeroPadder):
 
     def _same(self, value: SSAValue) -> Iterator[SSAValue]:
         """
-        Yields the values in callers and callees that equal `value`. If `value` replaces
-        an argument in the next step, yields the argument too.
+        Yields the values that equal `value` in calling and called functions. If `value`
+        replaces an argument in the next step, yields the argument, too.
         """
         if isinstance(value, BlockArgument):
             function = value.owner.parent_op()

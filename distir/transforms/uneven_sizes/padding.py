@@ -4,8 +4,8 @@ vocabulary of 50257 words over two devices becomes one of 50258, and the last ro
 embedding is zeros. Ops that take the padded dimension keep the zeros: products with
 zeros are zeros and add nothing to sums, and updates of optimizers keep zeros. Logits of
 added classes become minus infinity before a loss, so that the loss and its gradient are
-the same as without padding. An op that is not known to keep zeros takes the dimension
-without padding.
+the same as without padding. If an op is not known to keep zeros, the padding is removed
+before it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _KEEP_ZEROS = PERMUTATIONS | ZEROS_OF_ANY | SUMS | {"onnx.Cast", "onnx.Neg"}
 
 class DimensionPadder(ZeroPadder):
     """
-    Pads dimensions of parameters of a program, in place. `dims` maps indices of
-    arguments to the dimension to pad. All these dimensions have the same size. `size`
-    is the size after padding.
+    Pads dimensions of parameters of a program, in place. `dims` maps the index of each
+    argument to the dimension to pad. All these dimensions have the same size, and
+    `size` is their size after padding.
     """
 
     def __init__(self, function: FuncOp, dims: Mapping[int, int], size: int):
@@ -82,8 +82,8 @@ class DimensionPadder(ZeroPadder):
 
     def _follow(self, op: Operation) -> None:
         """
-        Determines whether `op` can work on the padded dimension, and which of its
-        results are then padded.
+        Determines whether `op` can work on the padded dimension, and which results of
+        `op` are then padded.
         """
         given = [self.zeros.get(v) for v in op.operands]
         dims = {i: zeros.dim for i, zeros in enumerate(given) if zeros is not None}
@@ -132,8 +132,9 @@ class DimensionPadder(ZeroPadder):
 
     def _way_of_update(self, op: UpdateOp, dims: Collection[int]) -> PassedZeros | None:
         """
-        Returns the padding of an update of a padded parameter, or None if the update
-        cannot be padded. The states of the update must have no other use.
+        Returns the padding of the operands and results of `op`, the update of a padded
+        parameter. Returns None if the update cannot work on padded tensors. The states
+        of the update must have no other use.
         """
         parameter, gradient, *states = op.tensors
         if (
@@ -186,8 +187,8 @@ class DimensionPadder(ZeroPadder):
 
     def _from_start(self, indices: SSAValue, build: GradientBuilder) -> SSAValue:
         """
-        Returns `indices` in which negative indices, which count from the end, count
-        from the start instead.
+        Returns `indices` with each negative index, which counts from the end, replaced
+        by the same index counted from the start.
         """
         assert isinstance(indices.type, TensorType)
         count = build.scalar(self.before, indices)
@@ -200,8 +201,8 @@ class DimensionPadder(ZeroPadder):
         self, logits: SSAValue, new: SSAValue, build: GradientBuilder
     ) -> SSAValue:
         """
-        Returns the padded logits `new` with minus infinity for added classes. The
-        infinities are added as a vector, like the bias of a product.
+        Returns the padded logits `new` with minus infinity for the added classes. The
+        infinities are added as a vector, like the bias of a matrix product.
         """
         known = self.masked.get(logits)
         if known is not None:
@@ -221,10 +222,11 @@ class DimensionPadder(ZeroPadder):
 
 def class_dimensions(function: FuncOp) -> dict[int, int]:
     """
-    Returns the dimension of the vocabulary in each parameter, by argument index. In
-    parameters that compute the logits of a cross-entropy, this is the dimension of the
-    classes; in tables that integers look up, it is the dimension of the same size.
-    Returns an empty dictionary if losses have different numbers of classes.
+    Returns the dimension of the vocabulary in each parameter that has one, by argument
+    index. In parameters that compute the logits of a cross-entropy, this is the
+    dimension of the classes; in tables that integers look up, it is the dimension of
+    the same size. Returns an empty dictionary if losses have different numbers of
+    classes.
     """
     found: dict[int, int] = {}
     pending = [

@@ -2,8 +2,8 @@
 Pads values of a program with zeros, in place. Subclasses of `ZeroPadder` choose the
 values: heads of attention (`head_padding`), or a dimension that parameters share
 (`padding`). The padding passes through ops that keep zeros: products with zeros are
-zeros and add nothing to sums, and updates of optimizers keep zeros. An op that is not
-known to keep zeros works on values without padding.
+zeros and add nothing to sums, and updates of optimizers keep zeros. If an op is not
+known to keep zeros, the padding is removed before it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def zeros_through(
 ) -> PassedZeros | None:
     """
     Returns the padding of all operands and results of `op`, given the padding `zeros`
-    of one of them: the result number `index` if `of_result` is set, otherwise the
-    operand number `index`. Returns None if `op` does not keep zeros, or if it cannot be
-    built for the larger dimension.
+    of one value: the result with index `index` if `of_result` is set, otherwise the
+    operand with index `index`. Returns None if `op` does not keep zeros, or if `op`
+    cannot be built for the larger dimension.
     """
     if not ZEROS_OF_FIRST.of(op) and op.name not in ZEROS_OF_ANY | _OF_ALL:
         return None
@@ -99,8 +99,8 @@ def _pads_with_zeros(op: Operation) -> bool:
 class ZeroPadder(ABC):
     """
     Base class of rewrites that pad values of a program with zeros. `functions` are the
-    functions of the program. The last one is the entry function `entry`, which calls
-    the others.
+    functions of the program. The last function is the entry function `entry`, which
+    calls all others.
     """
 
     def __init__(self, functions: Sequence[FuncOp], entry: FuncOp):
@@ -219,7 +219,10 @@ class ZeroPadder(ABC):
     def _as(
         self, op: Operation, ways: list[Zeros | None], build: GradientBuilder
     ) -> list[SSAValue]:
-        """Returns the operands of `op` with the padding in `ways`."""
+        """
+        Returns the operands of `op` with the padding in `ways`, which has an entry for
+        each operand.
+        """
         found: list[SSAValue] = []
         for value, zeros in zip(op.operands, ways, strict=True):
             if zeros is not None and self.zeros.get(value) == zeros:
@@ -232,7 +235,8 @@ class ZeroPadder(ABC):
 
     def _give(self, op: Operation, ways: list[Zeros | None]) -> None:
         """
-        Replaces the operands of `op` by the same values with the padding in `ways`.
+        Replaces the operands of `op` by the same values with the padding in `ways`,
+        which has an entry for each operand.
         """
         if any(v in self.zeros for v in op.operands) or any(ways):
             op.operands = self._as(op, ways, _builder(op))

@@ -1,9 +1,10 @@
 """
 Propagates the padding of a dimension through an op, by the op's sharding rule. A
-dimension is padded in runs: pairs of a number of elements and a number of zeros after
-them. For example, 14 heads of 64 features in two groups of 7 heads, each group padded
-with one head of zeros, are `((448, 64), (448, 64))`. A reshape to heads and features
-turns this into `((7, 1), (7, 1))`. A product with the dimension does not change it.
+dimension is padded in runs: pairs of a number of elements and the number of zeros that
+follow these elements. For example, 14 heads of 64 features in two groups of 7 heads,
+each group padded with one head of zeros, are `((448, 64), (448, 64))`. A reshape to
+heads and features turns this into `((7, 1), (7, 1))`. An elementwise product does not
+change it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from distir.sharding.rule import Dim, Rule
 
 class Zeros(NamedTuple):
     """
-    The padding of a value with zeros. `dim` is the padded dimension. `runs` has pairs:
-    a number of elements, and the number of zeros after them.
+    The padding of a value with zeros. `dim` is the padded dimension. `runs` has pairs
+    of a number of elements and the number of zeros that follow these elements.
     """
 
     dim: int
@@ -34,8 +35,8 @@ class Zeros(NamedTuple):
 
 class PassedZeros(NamedTuple):
     """
-    The padding of each operand and each result of an op; None for values without
-    padding.
+    The padding of each operand and each result of an op. An entry is None if the
+    operand or result has no padding.
     """
 
     operands: list[Zeros | None]
@@ -50,9 +51,7 @@ def scaled(runs: Runs, by: int) -> Runs:
 
 
 def joined(runs: Runs) -> Runs:
-    """
-    Returns equal runs in which each run without zeros is joined with the next run.
-    """
+    """Returns the same runs with each run without zeros joined to the next run."""
     found: list[tuple[int, int]] = []
     for count, zeros in runs:
         if found and not found[-1][1]:
@@ -67,7 +66,7 @@ def passed(rule: Rule, of_result: bool, index: int, zeros: Zeros) -> PassedZeros
     Returns the padding of all operands and results of an op with the sharding rule
     `rule`. `zeros` is the padding of the result at `index` with `of_result`, else of
     the operand at `index`. Returns None if the rule cannot propagate the padding to the
-    other values.
+    remaining operands and results.
     """
     own = (rule.results if of_result else rule.operands)[index]
     core = _core(own[zeros.dim], rule, zeros.runs)
@@ -94,8 +93,9 @@ def passed(rule: Rule, of_result: bool, index: int, zeros: Zeros) -> PassedZeros
 
 def _core(dim: Dim, rule: Rule, runs: Runs) -> tuple[Dim, Runs] | None:
     """
-    Returns the smallest group of factors of a dimension that has its padding, and the
-    runs of this group. Returns None if the sizes of the factors do not fit the runs.
+    Returns the smallest group of factors of a dimension that contains the dimension's
+    padding, and the runs of this group. Returns None if the runs do not agree with the
+    sizes of the factors.
     """
     left = [f for f in dim if rule.factors[f].size > 1]
     if prod(rule.factors[f].size for f in left) != elements_in(runs):
@@ -118,8 +118,8 @@ def _core(dim: Dim, rule: Rule, runs: Runs) -> tuple[Dim, Runs] | None:
 
 def _within(dim: Dim, factors: Dim, runs: Runs, rule: Rule) -> Runs | None:
     """
-    Returns the runs of the dimension `dim`, given the runs of some of its factors.
-    Returns None unless `dim` has all of `factors`, one after another.
+    Returns the runs of the dimension `dim`, given the runs `runs` of its factors
+    `factors`. Returns None unless `dim` has all of `factors`, one after another.
     """
     own = [f for f in dim if rule.factors[f].size > 1 or f in factors]
     begin = own.index(factors[0]) if factors[0] in own else len(own)

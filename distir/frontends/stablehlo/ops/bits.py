@@ -64,9 +64,9 @@ def _shift(call: HloCall) -> LazyTensor:
 @converts("stablehlo.bitcast_convert")
 def _bitcast(call: HloCall) -> LazyTensor:
     """
-    Converts reading the bits of a tensor as another type. Supports known tensors, and
-    floats in [1, 2) that `jax.random` makes from a random mantissa: 1 + mantissa /
-    2^23, which is exact. Raises UnsupportedError for others.
+    Converts an op that reads the bits of a tensor as a different type. Supports known
+    tensors, and floats in [1, 2) that `jax.random` makes from a random mantissa: 1 +
+    mantissa / 2^23, which is exact. Raises UnsupportedError for any other tensor.
     """
     [x], element = call.operands, call.element()
     if x.element == element:
@@ -85,7 +85,7 @@ def _bitcast(call: HloCall) -> LazyTensor:
 
 
 def _mantissa(value: SSAValue) -> SSAValue | None:
-    """Returns m if `value` is `m | bits of 1.0` with an integer m < 2^23, else None."""
+    """Returns m if `value` is `m | bits of 1.0` for an integer m < 2^23, else None."""
     if not isinstance(value, OpResult) or value.op.name != "onnx.BitwiseOr":
         return None
     for number, other in (value.op.operands, reversed(value.op.operands)):

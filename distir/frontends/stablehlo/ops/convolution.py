@@ -26,9 +26,10 @@ _SIDE = re.compile(r"\[([^\]]*)\]")
 def _convolution(call: HloCall) -> LazyTensor:
     """
     Converts a convolution to a Conv of an input [batch, features, ...] and a kernel
-    [outputs, inputs, ...]. Gradients are convolutions too: the input's gradient dilates
-    the left operand, and the kernel's gradient exchanges batch and features. Groups
-    along the batch become groups of features.
+    [outputs, inputs, ...]. Gradients of convolutions are converted too, because they
+    are convolutions: for the gradient of the input the left operand is dilated, and for
+    the gradient of the kernel batch and features are exchanged. Groups along the batch
+    become groups of features.
     """
     build, element = call.build, call.element()
     sides = _SIDE.findall(attributes.text(call.attribute("dimension_numbers")))
@@ -178,7 +179,7 @@ def _window_attributes(call: HloCall) -> tuple[list[int], list[int], list[int]]:
 def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
     """
     Converts cumulative sums, products, minima and maxima, and pooling. Raises
-    UnsupportedError for several tensors, and for other reductions.
+    UnsupportedError for a reduction of several tensors, and for any other reduction.
     """
     body = [call.converter.name_of(op) for op in call.body()]
     if len(call.operands) != 2 or len(body) != 1 or body[0] not in REDUCTIONS:
@@ -215,7 +216,8 @@ def _reduce_window(call: HloCall) -> Sequence[LazyTensor]:
 def _select_and_scatter(call: HloCall) -> LazyTensor:
     """
     Converts the gradient of a max pooling. Raises UnsupportedError if the op selects
-    elements other than the largest, or combines gradients otherwise than by a sum.
+    elements by a comparison other than the largest, or combines gradients by an
+    operation other than a sum.
     """
     chosen, combined = (
         [call.converter.name_of(op) for op in call.body(index)] for index in (0, 1)
@@ -273,8 +275,9 @@ def _doubled(
     call: HloCall, value: SSAValue, operator: str, dim: int, *, is_reverse: bool
 ) -> SSAValue:
     """
-    Returns the cumulative reduction of `value` along `dim` by `operator`. Each round
-    combines every element with the element at twice the previous round's distance.
+    Returns the cumulative reduction of `value` along `dim` by `operator`, computed in
+    rounds. A round combines every element with the element at a distance that doubles
+    from round to round.
     """
     build, shape, element = call.build, call.shape(), call.element()
     size, step = shape[dim], 1

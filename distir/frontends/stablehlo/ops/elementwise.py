@@ -114,8 +114,8 @@ def combined(
     **attrs: Any,
 ) -> LazyTensor:
     """
-    Adds the elementwise ONNX op `name` on `operands`, and returns its result. The op
-    broadcasts the operands implicitly.
+    Adds the elementwise ONNX op `name` on `operands`, and returns its result. The
+    operands need not have the same shape, because the op broadcasts them.
     """
     values = [call.build.base(operand) for operand in operands]
     shape = np.broadcast_shapes(*[operand.base for operand in operands])
@@ -126,8 +126,8 @@ def combined(
 
 def folded(call: HloCall, compute: Callable[..., Any] | None) -> LazyTensor | None:
     """
-    Returns the result computed by `compute`, if all operands are known and the result
-    is small. Otherwise, or if `compute` is None, returns None.
+    Returns the result that `compute` returns for the operands, if all operands are
+    known and the result is small. Returns None otherwise, and if `compute` is None.
     """
     arrays = [operand.array for operand in call.operands]
     if compute is None or any(array is None for array in arrays):
@@ -156,8 +156,8 @@ def _elementwise(call: HloCall, *, name: str, operator: str) -> LazyTensor:
 
 def _neutral(name: str, operands: Sequence[LazyTensor]) -> LazyTensor | None:
     """
-    Returns the operand that equals the result, such as x in x + 0, or None. Only the
-    sign of a zero may differ.
+    Returns the operand that equals the result, such as x in x + 0, or None if no
+    operand does. Only the sign of a zero may differ.
     """
     if name not in ("add", "multiply", "subtract", "divide") or len(operands) != 2:
         return None
@@ -247,9 +247,9 @@ _FORMATS = {(11, 52): f64, (8, 23): f32, (8, 7): bf16, (5, 10): f16}
 @converts("stablehlo.reduce_precision")
 def _reduce_precision(call: HloCall) -> LazyTensor:
     """
-    Converts the rounding of a tensor to a format with fewer bits to a cast and a cast
-    back. Returns the operand itself if the format holds all numbers of the element
-    type, as for values that `jax.checkpoint` saves by name.
+    Converts the rounding of a tensor to a format with fewer bits. The result is a cast
+    to the format and a cast back, or the operand itself if the format holds all numbers
+    of the element type, as for values that `jax.checkpoint` saves by name.
     """
     [x], element = call.operands, call.element()
     bits = call.integer("exponent_bits"), call.integer("mantissa_bits")
@@ -271,7 +271,10 @@ def _rsqrt(call: HloCall) -> LazyTensor:
 
 @converts("stablehlo.exponential_minus_one")
 def _expm1(call: HloCall) -> LazyTensor:
-    """Converts to `tanh(x / 2) * (exp(x) + 1)`, which is exact for small x, too."""
+    """
+    Converts exp(x) - 1 to `tanh(x / 2) * (exp(x) + 1)`, which is exact for small x,
+    too.
+    """
     [x], element = call.operands, call.element()
     half = LazyTensor.known(np.array(0.5), (), element)
     slope = combined(call, "Tanh", [combined(call, "Mul", [x, half], element)], element)
@@ -283,8 +286,8 @@ def _expm1(call: HloCall) -> LazyTensor:
 @converts("stablehlo.log_plus_one")
 def _log1p(call: HloCall) -> LazyTensor:
     """
-    Converts to `log(u)` with `u = 1 + x`, times `x / (u - 1)` where `u` was rounded,
-    and to `x` where `u` is 1 (Kahan's formula).
+    Converts log(1 + x) to `log(u)` with `u = 1 + x`, times `x / (u - 1)` where `u` was
+    rounded, and to `x` where `u` is 1 (Kahan's formula).
     """
     [x], element, one = call.operands, call.element(), one_of(call)
     more = combined(call, "Add", [x, one], element)
@@ -323,9 +326,9 @@ _FAR = (
 @converts("chlo.erf_inv")
 def _erf_inv(call: HloCall) -> LazyTensor:
     """
-    Converts to two polynomials of `w = -log(1 - x^2)`, for w below 5 and for larger w
-    (M. Giles, Approximating the erfinv function). They have the precision of 32-bit
-    floats.
+    Converts the inverse of erf at x to two polynomials of `w = -log(1 - x^2)`, one for
+    w below 5 and one for larger w (M. Giles, Approximating the erfinv function). The
+    polynomials have the precision of 32-bit floats.
     """
     [x], element = call.operands, call.element()
     if element not in (f32, f16, bf16):

@@ -43,9 +43,9 @@ def known_starts(
     starts: Sequence[LazyTensor], shape: Sequence[int], sizes: Sequence[int]
 ) -> list[int | None]:
     """
-    Returns the first position of a slice in each dimension, or None where the position
-    is unknown. Positions are clamped so that the slice fits, as StableHLO defines. A
-    slice of a whole dimension begins at 0.
+    Returns the first position of a slice in each dimension; an entry is None if the
+    position is unknown. Positions are clamped so that the slice lies inside the tensor,
+    as StableHLO defines. A slice of a whole dimension begins at 0.
     """
     found: list[int | None] = []
     for start, whole, size in zip(starts, shape, sizes, strict=True):
@@ -56,8 +56,8 @@ def known_starts(
 
 def positions(call: HloCall, start: LazyTensor, size: int, whole: int) -> SSAValue:
     """
-    Returns the `size` positions from `start` on as a vector [size]. `start` is clamped
-    so that all positions fit into a dimension of size `whole`.
+    Returns the `size` positions that begin with `start`, as a vector [size]. `start` is
+    clamped so that all positions lie inside a dimension of size `whole`.
     """
     build = call.build
     first = clamped(call, build.cast(build.base(start), i64), whole - size)
@@ -120,8 +120,8 @@ def _replaced(
     call: HloCall, value: SSAValue, part: SSAValue, dim: int, start: int
 ) -> SSAValue:
     """
-    Returns `value` with its part from `start` on, along dimension `dim`, replaced by
-    `part`.
+    Returns `value` in which `part` replaces the elements along dimension `dim` that
+    begin at the position `start`.
     """
     build, own = call.build, LazyTensor.of(value)
     end = start + LazyTensor.of(part).shape[dim]
@@ -139,10 +139,10 @@ def _replaced_where(
     call: HloCall, operand: LazyTensor, update: LazyTensor, starts: Sequence[LazyTensor]
 ) -> LazyTensor:
     """
-    Returns `operand` with `update` written from the positions `starts` on, some of
-    which are unknown before the program runs. Along each dimension, a gather shifts the
-    elements of `update` to their positions in the result, and a selection keeps
-    `operand` elsewhere.
+    Returns `operand` in which `update` replaces the part that begins at the positions
+    `starts`, if a position is unknown before the program runs. Along each dimension, a
+    gather shifts the elements of `update` to their positions in the result, and a
+    selection keeps `operand` elsewhere.
     """
     build, value = call.build, call.build.whole(update)
     inside: SSAValue | None = None

@@ -28,7 +28,7 @@ class LookUp:
     - `window`: the dimensions of the rows that run along the table;
     - `collapsed`: the dimensions of the table that rows lack, because an index selects
       one position there;
-    - `indexed`: the dimensions of the table that the numbers of an index refer to;
+    - `indexed`: the dimensions of the table to which the numbers of an index refer;
     - `table_batch`, `index_batch`: the batch dimensions of the table and of the
       indices, in pairs;
     - `vector`: the dimension of the indices that holds the numbers of one index;
@@ -49,8 +49,9 @@ class LookUp:
     @property
     def places(self) -> list[int]:
         """
-        The dimensions of the indices, except for the dimension that holds the numbers
-        of an index.
+        The dimensions of the tensor of indices, except for the dimension that holds the
+        numbers of one index. Each position along these dimensions, called a place, has
+        one index.
         """
         return [dim for dim in range(len(self.indices)) if dim != self.vector]
 
@@ -122,9 +123,9 @@ def _scatter_look_up(call: HloCall) -> LookUp:
 @dataclass(frozen=True)
 class Indices:
     """
-    Indices clamped to their range. `values` has a tensor of shape `places` for each
-    indexed dimension. `inside` is true for indices that were in range, or None if not
-    needed.
+    Indices clamped to the size of the table. `values` has a tensor of shape `places`
+    for each indexed dimension. `inside` is true where the index was in range; it is
+    None if this is not needed.
     """
 
     values: Sequence[SSAValue]
@@ -133,7 +134,7 @@ class Indices:
 
 def _indices(call: HloCall, found: LookUp, with_inside: bool) -> Indices:
     """
-    Returns the indices clamped to their range. `inside` is computed only with
+    Returns the indices clamped to the size of the table. `inside` is computed only with
     `with_inside`.
     """
     build, operand = call.build, call.operands[1]
@@ -190,9 +191,10 @@ def _row_order(found: LookUp, axis: int) -> list[int]:
 
 def _along_order(found: LookUp, axis: int) -> tuple[list[int], list[int]]:
     """
-    Returns two lists for look-ups of single elements along `axis`: for each dimension
-    of the table, its dimension among the places (-1 for `axis`); and the dimensions of
-    the places that belong to no dimension of the table.
+    Returns two lists for look-ups of single elements along `axis`. The first list has
+    for each dimension of the table its dimension among the places (-1 for `axis`). The
+    second list has the dimensions of the places that belong to no dimension of the
+    table.
     """
     partner = dict(zip(found.table_batch, found.index_batch, strict=True))
     place = {dim: i for i, dim in enumerate(found.places)}
@@ -233,7 +235,7 @@ def _gather_along(call: HloCall, found: LookUp, table: SSAValue) -> LazyTensor:
 def _places_again(call: HloCall, found: LookUp, value: SSAValue, axis: int) -> SSAValue:
     """
     Reorders `value` from the dimensions of the table to the shape of the places, and
-    returns the result. Inverse of `_aligned_places`.
+    returns the result. This is the inverse of `_aligned_places`.
     """
     order, free = _along_order(found, axis)
     sizes = [found.indices[dim] for dim in found.places]
@@ -245,10 +247,10 @@ def _places_again(call: HloCall, found: LookUp, value: SSAValue, axis: int) -> S
 def _tuple_form(found: LookUp) -> tuple[list[int], list[int]]:
     """
     Returns, for a look-up by tuples of indices, the order of the table's dimensions
-    (batch, indexed, others), and, for each dimension of the rows, its dimension in
-    [...batch, ...places, ...others] (-1 for an indexed dimension of size 1). Raises
-    UnsupportedError if a row takes only a part of a dimension that is not indexed, or
-    several elements of an indexed dimension.
+    (batch, then indexed, then all others). Also returns, for each dimension of the
+    rows, its dimension in [...batch, ...places, ...others] (-1 for an indexed dimension
+    of size 1). Raises UnsupportedError if a row takes only a part of a dimension that
+    is not indexed, or several elements of an indexed dimension.
     """
     indexed = list(found.indexed)
     whole = all(
@@ -286,7 +288,7 @@ def _tuple_form(found: LookUp) -> tuple[list[int], list[int]]:
 def _tuples(call: HloCall, found: LookUp, indices: Indices) -> SSAValue:
     """
     Returns the indices as tuples of numbers, one number for each indexed dimension of
-    the table. The shape is [...batch, ...other places, numbers].
+    the table. The shape is [...batch, ...remaining places, numbers].
     """
     build = call.build
     place = {dim: i for i, dim in enumerate(found.places)}
@@ -300,7 +302,7 @@ def _tuples(call: HloCall, found: LookUp, indices: Indices) -> SSAValue:
 
 
 def _gather_tuples(call: HloCall, found: LookUp, table: SSAValue) -> SSAValue:
-    """Converts a look-up by tuples of indices to GatherND."""
+    """Converts a look-up by tuples of indices to GatherND, and returns the rows."""
     build = call.build
     table_order, order = _tuple_form(found)
     tuples = _tuples(call, found, _indices(call, found, False))
@@ -391,8 +393,8 @@ def _scatter_tuples(
     call: HloCall, found: LookUp, rows: SSAValue, indices: Indices
 ) -> SSAValue:
     """
-    Converts a scatter that adds rows at tuples of indices to a table of zeros. The
-    caller adds the initial tensor.
+    Converts a scatter that adds rows at tuples of indices to a table of zeros, and
+    returns the table. The caller adds the initial tensor.
     """
     build = call.build
     table_order, order = _tuple_form(found)
@@ -410,7 +412,10 @@ def _scatter_tuples(
 def _rows_in_tuple_order(
     call: HloCall, found: LookUp, rows: SSAValue, order: Sequence[int]
 ) -> SSAValue:
-    """Returns the rows in the shape [...batch, ...other places, ...others]."""
+    """
+    Returns the rows in the shape [...batch, ...remaining places, ...other dimensions of
+    the table].
+    """
     sizes = [size for size, dim in zip(found.rows, order, strict=True) if dim >= 0]
     real = [dim for dim in order if dim >= 0]
     rows = call.build.reshape(rows, sizes)
@@ -420,7 +425,7 @@ def _rows_in_tuple_order(
 def _rows_inside(
     call: HloCall, found: LookUp, rows: SSAValue, inside: SSAValue | None
 ) -> SSAValue:
-    """Returns `rows` with zeros where the index is out of range."""
+    """Returns `rows` with zeros where the index of the row is out of range."""
     if inside is None:
         return rows
     build, own = call.build, LazyTensor.of(rows)
@@ -436,9 +441,10 @@ def _rows_inside(
 
 def _scatter_into(call: HloCall, found: LookUp, reduction: str) -> LazyTensor:
     """
-    Converts a scatter that replaces rows, such as `x.at[i].set(y)`, or combines them
-    with the rows of the table by `reduction`, an attribute of ScatterND. Skips rows
-    with an index out of range. Raises UnsupportedError for batch dimensions.
+    Converts a scatter that replaces rows of the table, such as `x.at[i].set(y)`, or
+    that combines new rows with the rows of the table by `reduction`, an attribute of
+    ScatterND. Skips rows with an index out of range. Raises UnsupportedError for batch
+    dimensions.
     """
     build, element = call.build, call.element()
     indices = _indices(call, found, True)

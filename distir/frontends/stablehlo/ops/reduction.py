@@ -70,8 +70,8 @@ def reduced(
     call: HloCall, operand: LazyTensor, operator: str, dims: Sequence[int]
 ) -> LazyTensor:
     """
-    Returns the reduction of a tensor over `dims`, without these dimensions. Does not
-    materialize dimensions that are only broadcast.
+    Returns the reduction of a tensor over `dims`, without these dimensions. Dimensions
+    along which the tensor is only broadcast need not be materialized.
     """
     shape = tuple(s for dim, s in enumerate(operand.shape) if dim not in dims)
     element = operand.element
@@ -113,8 +113,8 @@ def reduction(
 
 def _extreme_with_position(call: HloCall, dims: Sequence[int]) -> Sequence[LazyTensor]:
     """
-    Converts a reduction of pairs that is `jnp.argmax` or `jnp.argmin`. Raises
-    UnsupportedError for any other reduction of pairs.
+    Converts a reduction of pairs of a value and a position, as `jnp.argmax` and
+    `jnp.argmin` make it. Raises UnsupportedError for any other reduction of pairs.
     """
     operand, places = call.operands[:2]
     names = {call.converter.name_of(op) for op in call.body()}
@@ -146,7 +146,10 @@ def _extreme_with_position(call: HloCall, dims: Sequence[int]) -> Sequence[LazyT
 
 
 def _counts_up(places: LazyTensor, dim: int) -> bool:
-    """Whether a tensor holds the positions along dimension `dim`, as `iota` does."""
+    """
+    Whether each element of a tensor is its own position along dimension `dim`, as in an
+    `iota`.
+    """
     size = places.shape[dim]
     expected: Shape = tuple(size if d == dim else 1 for d in range(len(places.shape)))
     if places.array is not None:

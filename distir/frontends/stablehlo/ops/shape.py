@@ -24,8 +24,8 @@ def broadcast(
 ) -> LazyTensor:
     """
     Returns a tensor of `shape` in which dimension i of `operand` is dimension
-    `dims[i]`. Adds only reshapes and transposes; the ops that use the tensor broadcast
-    it.
+    `dims[i]`. Adds only reshapes and transposes; the elements are repeated by the ops
+    that use the tensor.
     """
     if count(operand.base) == 1 and operand.rest is None:
         if operand.array is not None:
@@ -47,8 +47,8 @@ def reshaped(
     call: HloCall, operand: LazyTensor, base: Shape, shape: Shape
 ) -> LazyTensor:
     """
-    Returns a tensor of shape `shape` that reshapes the stored value or array of
-    `operand` to `base`, which broadcasts to `shape`.
+    Returns a tensor of shape `shape`, whose stored value or array is that of `operand`
+    reshaped to `base`. The shape `base` can be broadcast to `shape`.
     """
     if operand.array is not None:
         return LazyTensor(shape, operand.element, array=operand.array.reshape(base))
@@ -131,7 +131,7 @@ def sliced(
 ) -> LazyTensor:
     """
     Returns the part of a tensor from `starts` to before `limits`, with steps `strides`.
-    Each of the three has one number per dimension.
+    Each of the three lists has one number per dimension.
     """
     shape = tuple(
         max(0, -((start - limit) // stride))

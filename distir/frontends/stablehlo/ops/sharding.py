@@ -13,7 +13,10 @@ NAME_TARGET = "distir.checkpoint_name"
 
 @converts("sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier")
 def constraint(call: HloCall) -> LazyTensor:
-    """Converts a sharding constraint to a request, if the import reads shardings."""
+    """
+    Converts a sharding constraint to a request for a layout, if the import reads
+    shardings. Returns the constrained tensor.
+    """
     return call.converter.constrained(call.op, call.operands[0])
 
 
@@ -21,7 +24,7 @@ def constraint(call: HloCall) -> LazyTensor:
 def custom_call(call: HloCall) -> LazyTensor | Sequence[LazyTensor]:
     """
     Converts a call of `@Sharding`, which is GSPMD's constraint, or the call that gives
-    a value a name. Raises UnsupportedError for any other target.
+    a value a name. Raises UnsupportedError for a call of any other function.
     """
     target = call.target
     if target == "Sharding":

@@ -40,7 +40,7 @@ def _ordered(
 
 
 def _arguments_of(value: SSAValue) -> set[int]:
-    """Returns the indices of the block arguments that `value` is computed from."""
+    """Returns the indices of the block arguments from which `value` is computed."""
     if isinstance(value, BlockArgument):
         return {value.index}
     assert isinstance(value.owner, Operation)
@@ -50,8 +50,9 @@ def _arguments_of(value: SSAValue) -> set[int]:
 @converts("stablehlo.sort")
 def _sort(call: HloCall) -> Sequence[LazyTensor]:
     """
-    Converts a sort by the first operand, which permutes the other operands alike.
-    Raises UnsupportedError if the comparison uses another operand.
+    Converts a sort by the first operand, which puts all other operands into the same
+    order. Raises UnsupportedError if the comparison uses an operand other than the
+    first.
     """
     shape, build = call.shape(), call.build
     dim = call.integer("dimension", len(shape) - 1) % len(shape)

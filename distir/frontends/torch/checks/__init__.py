@@ -1,4 +1,4 @@
 """
-Compares an imported program with its module. `comparison.py` chooses the inputs and
-judges the differences.
+Compares an imported program with the PyTorch module from which it was imported.
+`comparison.py` chooses the inputs and judges the differences.
 """

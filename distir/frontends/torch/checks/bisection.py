@@ -52,9 +52,9 @@ def first_difference(
     that the program computes wrongly: none of the program's arrays in the part's scope
     equals a result of the part.
 
-    If the program lacks an input of this part too, returns the name of the calling
-    part. Returns None if all parts agree. `arguments` are the program's arguments for
-    the call.
+    If the program also lacks an input of this part, returns the name of the part that
+    calls it. Returns None if all parts agree. `arguments` are the program's arguments
+    for the call.
     """
     recording = _Recording(program)
     call_by_name(recording, entry_function(program).sym_name.data, list(arguments))
@@ -79,8 +79,8 @@ def first_difference(
 def _is_missing(wanted: Array, *among: Sequence[Array]) -> bool:
     """
     Whether no array equals `wanted` up to rounding. Searches only the first sequence in
-    `among` that has arrays of the shape of `wanted`, and returns False if there is no
-    such sequence.
+    `among` that has an array of the shape of `wanted`. Returns False if no sequence has
+    one.
     """
     for arrays in among:
         like = [array for array in arrays if array.shape == wanted.shape]

@@ -1,6 +1,6 @@
 """
-Calls the opaque modules of a training script on this process, and checks modules that
-contain their own communication.
+Calls the opaque modules of a training script on this process, and checks the opaque
+modules that contain their own communication.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Tensors = Sequence[torch.Tensor]
 
 def live_modules(module: torch.nn.Module, *, check: bool) -> dict[str, OpaqueCalls]:
     """
-    Returns callables for the opaque modules of a model, by the names of the modules in
-    programs. If `module` is in evaluation mode, all parts of its opaque modules are
-    trained. With `check`, the first call of each module that communicates is compared
-    with a call on one process.
+    Returns functions that call the opaque modules of a model, by the names of the
+    modules in programs. If `module` is in evaluation mode, all parts of its opaque
+    modules are trained. With `check`, the first call of each module that communicates
+    is compared with a call on one process.
     """
     return {
         part.key: _CheckedCalls(part, module.training)
@@ -50,7 +50,7 @@ class _CheckedCalls(OpaqueCalls):
     """
     Calls a module that communicates over a group of processes, and checks the first
     call. For the check each process gathers the group's tensors and runs the module
-    without a group. Results and gradients must agree.
+    without a group. The results and gradients of both calls must agree.
     """
 
     def __init__(self, part: OpaquePart, is_training: bool):
@@ -148,7 +148,8 @@ class _CheckedCalls(OpaqueCalls):
     ) -> tuple[Tensors, list[torch.Tensor | None]]:
         """
         Returns the results of the module and the gradients of its inputs. `given` are
-        the gradients of its results; with None, `_cotangents` makes random ones.
+        the gradients of the results; if it is None, `_cotangents` makes random ones.
+        `how` are the keyword arguments of the call.
         """
         torch.manual_seed(0)
         with torch.enable_grad():
@@ -232,8 +233,8 @@ def _summed(
 
 def _difference(what: str, found: torch.Tensor, wanted: torch.Tensor) -> str | None:
     """
-    Returns a message on the difference between two tensors, or None if they differ only
-    by rounding. `what` names the tensors in the message.
+    Returns a message that describes the difference between two tensors, or None if they
+    differ only by rounding. `what` names the tensors in the message.
     """
     one, other = as_array(found), as_array(wanted)
     if one.shape != other.shape:

@@ -1,11 +1,11 @@
 """
 Compares imported programs with their PyTorch modules, on the example inputs and on
-other inputs.
+inputs with different values.
 
-Both of PyTorch's exporters can be wrong without an error. The older one loses writes
-through views of a tensor (Longformer's scores). Some modules behave differently while
-they are exported (masks of attention). The effect of Python code that runs once is
-fixed in the program.
+Both of PyTorch's exporters can be wrong without an error. The older exporter loses
+writes through views of a tensor (Longformer's scores). Some modules behave differently
+while they are exported (masks of attention). The effect of Python code that runs once
+is fixed in the program.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def compare(
     same_rows: bool,
 ) -> str | None:
     """
-    Runs an imported program and its module on the example inputs and on other inputs,
-    and compares the results (see `import_torch`). `same_rows` is the option of
-    `other_calls`.
+    Runs an imported program and its module on the example inputs and on inputs with
+    different values, and compares the results (see `import_torch`). `same_rows` is the
+    option of `other_calls`.
 
     Returns the reason if the comparison was not possible, else None. Raises DistIRError
-    if results differ, or only warns if the user accepts the difference.
+    if results differ; only warns if the user accepts the difference.
     """
     if imported.valueless or PYTHON_RANDOM in exported.accepted:
         return None
@@ -103,9 +103,9 @@ def _compared(
     own: ModuleComparison, exported: ExportedModule, trust: Trust, *, same_rows: bool
 ) -> str | None:
     """
-    Compares a program with its module on the example inputs and on other inputs.
-    Returns the reason if this was not possible, else None. Raises DistIRError if
-    results differ.
+    Compares a program with its module on the example inputs and on inputs with
+    different values. Returns the reason if this was not possible, else None. Raises
+    DistIRError if results differ.
     """
     module, example, training = own.module, own.example, own.training
     try:
@@ -132,8 +132,8 @@ def _compared(
 
 class ProgramDiffers(DistIRError):
     """
-    Raised if a program computes other results than its module. `problem` describes the
-    difference; the message adds advice.
+    Raised if a program and its module compute different results. `problem` describes
+    the difference; the error's message also contains advice.
     """
 
     def __init__(self, problem: str, advice: str) -> None:
@@ -149,7 +149,7 @@ class ModuleComparison:
     - `imported`: the program;
     - `training`: whether the program is for the module's current modes; if not, it is
       for evaluation mode;
-    - `exporter`: the one of PyTorch's exporters that wrote the program, for messages.
+    - `exporter`: the name, for messages, of the PyTorch exporter that wrote the program.
     """
 
     module: torch.nn.Module
@@ -185,7 +185,8 @@ class ModuleComparison:
     @cached_property
     def program(self) -> ModuleOp | None:
         """
-        The program without dropout, or None if the program uses the masks of dropout.
+        The program with its dropout removed, or None if the program uses the masks of
+        dropout.
         """
         from xdsl.rewriter import Rewriter
 
@@ -304,8 +305,8 @@ class ModuleComparison:
 
     def _beginning(self, call: ModuleCall, arguments: Sequence[Array]) -> str | None:
         """
-        Returns the name of the part of the module where the difference begins, or None
-        if the part is not found.
+        Returns the name of the part of the module in which the difference begins, or
+        None if the part is not found.
         """
         from distir.frontends.torch.checks.bisection import first_difference
 

@@ -2,10 +2,10 @@
 Checks the sharding rules of opaque modules, and runs opaque modules on arrays for the
 interpreter.
 
-A check runs the module on its inputs from a run of the model: once on whole tensors,
-and once on two or more parts along each dimension that its rule allows to split. The
-parts' results and gradients, combined by the rule, must equal the results and gradients
-of the whole tensors.
+A check runs the module on the inputs that it had in a run of the model: once on whole
+tensors, and once on two or more parts along each dimension that its rule allows to
+split. The parts' results and gradients, combined by the rule, must equal the results
+and gradients of the whole tensors.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Tensors = Sequence[torch.Tensor]
 
 def check_opaque(parts: Sequence[OpaquePart]) -> list[str]:
     """
-    Checks the rules of opaque modules on their first calls in a run of the model.
-    Returns notes on modules that could not be checked. Raises DistIRError, with the
-    module and the dimension, if a rule is wrong.
+    Checks the rules of opaque modules on the first call of each module in a run of the
+    model. Returns notes on modules that could not be checked. Raises DistIRError, which
+    names the module and the dimension, if a rule is wrong.
     """
     notes: list[str] = []
     checked: set[str] = set()
@@ -94,8 +94,9 @@ class _RuleCheck:
     def _check(self, name: str, count: int, gradients: Tensors, whole: Tensors) -> None:
         """
         Raises DistIRError unless the module computes the same on `count` parts along
-        the dimension `name`. `gradients` are the gradients of its results; `whole` are
-        the results and the gradients of the inputs on whole tensors.
+        the dimension `name` as on whole tensors. `gradients` are the gradients of the
+        module's results. `whole` are the results and the gradients of the inputs on
+        whole tensors.
         """
         inputs = self._parts(self.inputs, self.rule.operands, name, count)
         given = self._parts(gradients, self.rule.results, name, count)
@@ -154,7 +155,8 @@ class _RuleCheck:
 
     def _gradients(self, inputs: Tensors, gradients: Tensors) -> list[torch.Tensor]:
         """
-        Returns the gradient of each input, and zeros for an input without a gradient.
+        Returns the gradient of each input, or zeros for an input without a gradient.
+        `gradients` are the gradients of the results.
         """
         with torch.enable_grad():
             leaves = as_leaves(inputs)
@@ -194,8 +196,8 @@ class _RuleCheck:
     ) -> torch.Tensor:
         """
         Returns the whole tensor for its `parts` along dimension `name`: their
-        concatenation, or their sum if the tensor lacks that dimension. The result has
-        the shape of `like`.
+        concatenation, or their sum if the tensor does not have the dimension. The
+        result has the shape of `like`.
         """
         for d, dim in enumerate(dims):
             if name in dim:

@@ -1,4 +1,6 @@
-"""Makes inputs for a module that resemble its example inputs but have other values."""
+"""
+Makes inputs for a module that resemble the example inputs but have different values.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,16 @@ from distir.frontends.torch.modules.runs import ModuleCall
 
 def other_calls(call: ModuleCall, *, same_rows: bool = False) -> Iterator[ModuleCall]:
     """
-    Yields calls with other values of the same shapes and types. The most different
-    values come first, because a module may accept only some. No two tensors share
-    memory.
+    Yields calls with different values of the same shapes and types. The most different
+    values come first, because a module may accept only some values. No two tensors
+    share memory.
 
     - Floats have the mean and deviation of the example. If the example has no negative
       numbers, new floats are drawn from its range.
     - Integers are drawn from the example's range. In the second call, each row's
-      numbers are permuted instead, so that their counts stay (such as the number of
-      places for features of an image). With `same_rows` only the second call is
-      yielded.
+      numbers are permuted instead, so that the count of each number stays the same (such
+      as the number of placeholders for features of an image). With `same_rows` only the
+      second call is yielded.
     - Masks (two values, or floats that are not finite) exchange their rows. Positions
       and bounds (one dimension that increases) stay unchanged.
     """

@@ -1,7 +1,7 @@
 """
 Finds modules in training mode whose calls differ from each other, or that update
-buffers. A program always computes the same, and updates only the buffers of batch
-normalisation.
+buffers. A program computes the same in every call, and updates only the buffers of
+batch normalisation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def call_twice(module: nn.Module, call: ModuleCall, trust: Trust) -> list[Array]
     results.
 
     Raises DistIRError if Python code counts the calls, if a buffer changes, or if the
-    second call returns other results, unless the user accepts this.
+    second call returns different results, unless the user accepts this.
     """
     assignments, writes = Assignments(module), BufferWrites(module)
     with comparable(module, training=True):

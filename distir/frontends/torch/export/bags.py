@@ -1,6 +1,6 @@
 """
 Writes `nn.EmbeddingBag` as look-ups and sums. PyTorch's exporter writes a loop over
-bags, which is no straight-line code.
+bags, which DistIR cannot import.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _SUM, _MEAN, _MAX = 0, 1, 2
 
 def write_bags(program: torch.export.ExportedProgram) -> None:
     """
-    Replaces sums, means and maxima over bags of rows of a table, in place.
+    Replaces the ops that compute sums, means and maxima over bags of rows of a table,
+    in place.
 
-    Leaves some bags to the exporter: maxima over bags of different lengths or with
+    Two kinds of bags stay unchanged: maxima over bags of different lengths or with
     padding, and bags whose gradients are divided by the frequency of a row.
     """
     graph = program.graph
@@ -42,8 +43,8 @@ def write_bags(program: torch.export.ExportedProgram) -> None:
 
 def _write(program: torch.export.ExportedProgram, node: torch.fx.Node) -> None:
     """
-    Replaces the first result of `node`, the op of an EmbeddingBag. Leaves a node
-    unchanged if its other results, which PyTorch's backward reads, are used.
+    Replaces the first result of `node`, the op of an EmbeddingBag. Leaves the node
+    unchanged if its other results, which PyTorch's backward pass reads, are used.
     """
     used = [user for user in node.users if user.users]
     if any(u.target is not operator.getitem or u.args[1] != 0 for u in used):
@@ -101,7 +102,7 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 def _equal_length(offsets: torch.fx.Node, indices: torch.fx.Node) -> int | None:
     """
     Returns the length n of all bags if the offsets are 0, n, 2n, ..., as for a table of
-    indices. Returns None for other offsets.
+    indices. Returns None if the offsets differ from this form.
     """
     if offsets.target is not torch.ops.aten.arange.start_step:
         return None
@@ -114,9 +115,9 @@ def _equal_length(offsets: torch.fx.Node, indices: torch.fx.Node) -> int | None:
 
 def _before_flattening(indices: torch.fx.Node, length: int) -> torch.fx.Node:
     """
-    Returns the table of indices that `indices` was flattened from, so that its rows
-    stay separate. Returns `indices` itself if there is no such table with rows of
-    `length`.
+    Returns the table of indices from which `indices` was flattened, so that the rows of
+    the table stay separate. Returns `indices` itself if there is no such table with
+    rows of `length` indices.
     """
     flattened = (torch.ops.aten.reshape.default, torch.ops.aten.view.default)
     if indices.target not in flattened:
@@ -160,8 +161,8 @@ def _bags(
 ) -> Tensor:
     """
     Returns the sums or means over bags of `words` [n]. `starts` are the positions at
-    which bags begin. Computes a product with the matrix [bags, n] that is one where a
-    word is in a bag.
+    which bags begin. The result is computed as a product with the matrix [bags, n] that
+    is one where a word is in a bag.
     """
     rows = torch.ops.aten.embedding.default(table, words)
     if scales is not None:

@@ -2,9 +2,9 @@
 Exports `nn.Transformer` with attention masks that the call does not mark as causal.
 
 PyTorch's layers read the values of a mask to detect a causal mask, because attention
-may then use a kernel without a mask. The exporter has no values of tensors. During an
-export, such a mask is therefore handled like any other mask, which computes the same
-numbers.
+may then use a kernel without a mask. During an export, tensors have no values. A mask
+that is not marked as causal is therefore exported as a mask of any kind, which computes
+the same numbers.
 """
 
 from __future__ import annotations

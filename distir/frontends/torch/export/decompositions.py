@@ -2,10 +2,10 @@
 Replaces PyTorch operations that the newer exporter cannot write by operations that it
 can write.
 
-For such operations the exporter traces a program a second time, which takes longer than
-all of its other work. Most programs have few of them, so this file replaces them one by
-one. An example is `as_strided`, which refers to positions in memory; models use it for
-overlapping windows, and PyTorch for pooling.
+Without this, the exporter traces a program with such operations a second time, which
+takes longer than all of its other work. Most programs have few of these operations, so
+this file replaces them one by one. An example is `as_strided`, which refers to
+positions in memory; models use it for overlapping windows, and PyTorch for pooling.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
 @contextlib.contextmanager
 def _without_signatures() -> Generator[None]:
     """
-    A context manager inside which functions of the exporter's library have only their
-    domain as `function_ir`. Reading the library needs nothing else, and the full
-    property is slow: it parses the source text of 500 functions.
+    A context manager inside which the `function_ir` of functions of the exporter's
+    library has only the domain of the function. Reading the library needs nothing else,
+    and the full property is slow: it parses the source text of 500 functions.
     """
     from onnxscript._internal.values import TracedOnnxFunction
 
@@ -140,8 +140,8 @@ def _scalar_tensor(
     """
     Writes a Python number as a constant of the type `dtype`, given as ONNX's number of
     the type. The exporter's own function would first round the number to 32 bits. A
-    complex number becomes a pair of its parts, as in all complex tensors of the
-    exporter.
+    complex number becomes a pair of its real and imaginary part, as in all complex
+    tensors of the exporter.
     """
     from onnx import helper, numpy_helper
 
@@ -160,8 +160,8 @@ def _scalar_tensor(
 @functools.cache
 def _known(registry: ONNXRegistry) -> tuple[set[Any], dict[Any, Callable[..., Any]]]:
     """
-    Returns the operations that the exporter can write, and decompositions of other
-    operations.
+    Returns the operations that the exporter can write, and decompositions of operations
+    that it cannot write.
     """
     from torch.onnx._internal.exporter import _decomp
 
@@ -226,8 +226,8 @@ def _body(
 
 def _inline(graph: torch.fx.Graph, region: torch.fx.Node, body: torch.fx.Graph) -> None:
     """
-    Replaces the call of a region by its body, in place. Stop-gradient markers are
-    already in the graph.
+    Replaces the call of the region `region` by the ops of its body `body`, in place.
+    Stop-gradient markers are already in the graph.
     """
     inputs = iter(region.args[2:])
     made: dict[torch.fx.Node, Any] = {}
@@ -249,8 +249,8 @@ def _inline(graph: torch.fx.Graph, region: torch.fx.Node, body: torch.fx.Graph) 
 
 def _replace_cast(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     """
-    Removes a cast to the type that the tensor already has. Any other cast becomes
-    `_to_copy`.
+    Replaces the cast `node`, in place: a cast to the type that the tensor already has
+    is removed, and any other cast becomes `_to_copy`.
     """
     source: Any = node.args[0]
     if source.meta["val"].dtype == node.meta["val"].dtype:
@@ -296,8 +296,8 @@ def write_strides(program: torch.export.ExportedProgram) -> None:
     """
     Replaces every `as_strided` by a selection of elements, in place. If each row of the
     result comes from the same row of the tensor, rows are selected separately, so that
-    batches and heads stay apart. Raises DistIRError if a tensor is not one whole piece
-    of memory.
+    batches and heads stay apart. Raises DistIRError if the elements of a tensor do not
+    fill one contiguous part of memory.
     """
     graph = program.graph
     strided = [n for n in graph.nodes if _is_strided(n)]
@@ -313,7 +313,7 @@ def write_strides(program: torch.export.ExportedProgram) -> None:
 
 def _is_strided(node: torch.fx.Node) -> bool:
     """
-    Whether a node is an `as_strided`. The in-place form counts only if no other node
+    Whether a node is an `as_strided`. The in-place form counts only if no further node
     can observe the change.
     """
     if node.op != "call_function":

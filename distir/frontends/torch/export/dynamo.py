@@ -60,8 +60,8 @@ nothing uses the result, because reading waits for a device.
 
 class _SuppressedFailures(contextlib.suppress):
     """
-    Suppresses errors except for DistIRError, because no other exporter could write a
-    module that DistIR refuses.
+    A context manager that suppresses all errors except DistIRError. A DistIRError means
+    that DistIR refuses the module, which no other exporter could change.
     """
 
     def __exit__(self, kind: Any, *others: Any) -> bool:
@@ -143,8 +143,8 @@ def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 def _without_tensors(model: onnx_ir.Model) -> ExportedModule:
     """
-    Returns the model as an ONNX message. Large tensors, and tensors without values, are
-    in `values` of the result instead.
+    Returns the model as an ONNX message without large tensors and tensors without
+    values. These tensors are in `values` of the result instead.
     """
     import onnx_ir
 

@@ -1,10 +1,11 @@
 """
 Exports mixtures of experts of Hugging Face's models as ops of the `train` dialect.
 
-Their modules compute experts by loops, gathered matrices or grouped products. PyTorch's
-exporter can write only gathered matrices, one for each token. All modules get their
-implementation from one interface. During an export, DistIR's implementation writes
-nodes of DistIR's domain, and the importer reads them as ops.
+The modules of these models compute experts by loops, gathered matrices or grouped
+products. PyTorch's exporter can write only gathered matrices, one for each token. All
+modules get their implementation of experts from one interface. During an export, DistIR
+gives them an implementation that writes nodes of DistIR's domain, which the importer
+reads as ops.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Way:
     """
     The sizes of a mixture of experts. There are `groups` groups of `tokens` tokens, and
     each token makes `choices` choices out of `experts` experts. An expert takes at most
-    `capacity` choices of a group. A token may choose an expert more than once.
+    `capacity` choices of a group. A token may choose the same expert several times.
     """
 
     experts: int

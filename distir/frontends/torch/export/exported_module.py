@@ -1,4 +1,7 @@
-"""The result of PyTorch's exporters: an ONNX model, with its large tensors apart."""
+"""
+The result of PyTorch's exporters: an ONNX model whose large tensors are stored
+separately.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ class ExportedModule:
     """
     A PyTorch module that was exported as an ONNX model.
 
-    - `model`: the program. Tensors in `values` are in it without their data.
-    - `values`: the large tensors by name, in the memory of the exported module. None
-      stands for a tensor without a value, because the module is on the meta device or
+    - `model`: the program. It contains the tensors in `values` without their data.
+    - `values`: the large tensors by name, in the memory of the exported module. An entry
+      is None if the tensor has no value, because the module is on the meta device or
       fake.
     - `is_traced`: whether PyTorch's older exporter wrote the model, by recording a run
       of the module.

@@ -52,14 +52,15 @@ def export_module(
     trust: Trust = Trust(),
 ) -> ExportedModule:
     """
-    Exports a module as an ONNX model, with its large tensors apart. `import_torch`
-    describes the options.
+    Exports a module as an ONNX model whose large tensors are stored separately.
+    `import_torch` describes the options.
 
-    The module is left unchanged. Each tensor among the inputs becomes an input of its
-    own, even if it is given twice. The newer exporter writes experts as ops of DistIR.
-    Without an `exporter`, the newer exporter is tried first, then, with a warning, the
-    older one. Python code whose effect is fixed by the example inputs is an error
-    unless `trust` allows it. Raises DistIRError if the module cannot be exported.
+    The module is left unchanged. Each tensor among the inputs becomes a separate input,
+    even if the same tensor is given twice. The newer exporter writes experts as ops of
+    DistIR. Without an `exporter`, the newer exporter is tried first, then, with a
+    warning, the older one. Python code whose effect is fixed by the example inputs is
+    an error unless `trust` allows it. Raises DistIRError if the module cannot be
+    exported.
     """
     from distir.frontends.torch.export.opaque import parts_of
 
@@ -203,8 +204,8 @@ def _attempt(
 
 def _refusal(error: BaseException) -> DistIRError | None:
     """
-    Returns the DistIRError that caused `error`, or None. Such an error is final,
-    because another exporter would write a wrong program.
+    Returns the DistIRError that caused `error`, or None if no DistIRError did. A
+    DistIRError is final, because another exporter would write a wrong program.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, DistIRError):

@@ -71,7 +71,8 @@ def unwritten_operation(
 
 def _said(node: torch.fx.Node) -> str:
     """
-    Returns a sentence with the operation of a node and the user's line that calls it.
+    Returns a sentence that names the operation of a node and the user's line that calls
+    the operation.
     """
     target = node.meta.get("original_aten") or node.target
     name = str(target).removeprefix("aten.").partition(".")[0].strip("_")
@@ -121,7 +122,7 @@ def tell_of_backwards(
 ) -> None:
     """
     Raises DistIRError, or only warns without `refuse`, if functions with a custom
-    backward ran, because the exporters lose custom backwards.
+    backward function ran, because the exporters lose custom backward functions.
     """
     if not backwards:
         return
@@ -141,8 +142,8 @@ def tell_of_backwards(
 def module_that_failed(module: torch.nn.Module, error: BaseException) -> str:
     """
     Returns the beginning of a sentence that names the innermost part of the module that
-    was running when `error` was raised. Returns "" if this is the module itself, or if
-    it is unknown.
+    was running when `error` was raised. Returns "" if this part is the module itself or
+    is unknown.
     """
     names = {id(part): name for name, part in module.named_modules()}
     found = ""

@@ -32,8 +32,8 @@ def train_node(
 ) -> Tensor:
     """
     Adds a node that the importer reads as the op `name` of the `train` dialect
-    (`train_nodes`). Returns its result, which has the shape `shape` and the type of
-    `like`.
+    (`train_nodes`). Returns the node's result, which has the shape `shape` and the type
+    of `like`.
     """
     make: Callable[..., Tensor] = torch.onnx.ops.symbolic
     return make(
@@ -49,7 +49,7 @@ def train_node(
 class FunctionsAsOps(TorchFunctionMode):
     """
     A context manager inside which exported calls of the functions in `_WRITTEN` become
-    ops of DistIR. Raises DistIRError for a call that has no such op.
+    ops of DistIR. Raises DistIRError for a call for which DistIR has no op.
     """
 
     def __torch_function__(
@@ -150,8 +150,8 @@ def scans_as_ops() -> Generator[None]:
     of `train`.
 
     Mamba and similar models call a function of their module for the scan. PyTorch can
-    only compute it step by step, with some operators for each token of each layer. A
-    scan stays unchanged if its last state is used, for example by a cache.
+    only compute the scan step by step, by several operators for each token of each
+    layer. A scan stays unchanged if its last state is used, for example by a cache.
     """
     found = {
         module: getattr(module, _FUNCTION)

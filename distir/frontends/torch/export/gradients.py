@@ -1,9 +1,11 @@
 """
 Recovers facts about gradients that PyTorch's exporters lose: places where gradients
-stop, and backwards that are not the derivative of their forward.
+stop, and custom backward functions that do not compute the derivative of their forward
+function.
 
 The newer exporter writes `detach` but not `no_grad`; the older exporter writes neither.
-Both write the forward of a `torch.autograd.Function` and drop its backward.
+Both write the forward function of a `torch.autograd.Function` and drop its backward
+function.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def write_stops(program: torch.export.ExportedProgram) -> None:
 
 
 def _stop_at_padding(graph: torch.fx.Graph, lookup: torch.fx.Node) -> None:
-    """Stops gradients into the padding row of the table that `lookup` reads."""
+    """Makes the padding row of the table that `lookup` reads get no gradient."""
     import torch
 
     aten = torch.ops.aten
@@ -92,8 +94,8 @@ def _stop_at_padding(graph: torch.fx.Graph, lookup: torch.fx.Node) -> None:
 @dataclass
 class OwnBackward:
     """
-    A `torch.autograd.Function` that ran: its class, the line that calls it, and, if
-    requested, copies of the arguments of its first calls.
+    A `torch.autograd.Function` that ran: its class, the line that calls it, and copies
+    of the arguments of its first calls, if these were requested.
     """
 
     function: Any
@@ -106,8 +108,8 @@ class OwnBackward:
 
     def is_derivative(self) -> bool:
         """
-        Whether the function's backward is the derivative of its forward, for the kept
-        arguments. False if no arguments were kept.
+        Whether the function's backward function computes the derivative of its forward
+        function, for the copied arguments. False if no arguments were copied.
         """
         import torch
 
@@ -134,8 +136,8 @@ _CALLS = 3
 def own_backwards(*, keep: bool = False) -> Generator[dict[type, OwnBackward]]:
     """
     A context manager that yields a dictionary. At the end, the dictionary contains the
-    functions with a custom backward that ran inside, by class. With `keep`, it also
-    holds the arguments of some calls.
+    functions with a custom backward function that ran inside, by class. With `keep`, it
+    also has copies of the arguments of the first calls.
     """
     import torch
 
@@ -165,9 +167,9 @@ def own_backwards(*, keep: bool = False) -> Generator[dict[type, OwnBackward]]:
 @contextlib.contextmanager
 def no_gradients_inside(kind: str) -> Generator[None]:
     """
-    A context manager in which a model of class `kind` is exported. A gradient inside
-    the model's forward, such as for a penalty, raises DistIRError, because exporters
-    cannot write it.
+    A context manager in which a model of class `kind` is exported. If the forward pass
+    of the model itself asks PyTorch for a gradient, such as for a penalty, DistIRError
+    is raised, because exporters cannot write the gradient.
     """
     import torch
 
@@ -210,8 +212,9 @@ def _copied(value: Any) -> Any:
 
 def _forward_of(function: Any) -> Any:
     """
-    Returns the forward of a custom `torch.autograd.Function` as a plain function, so
-    that PyTorch derives the gradient instead of calling its backward.
+    Returns the forward function of a custom `torch.autograd.Function` as a plain
+    function. PyTorch then derives the gradient instead of calling the custom backward
+    function.
     """
     import torch
 
@@ -223,8 +226,8 @@ def _forward_of(function: Any) -> Any:
 
 class _Context:
     """
-    A context for a forward that saves tensors for its backward. The saved tensors are
-    dropped, because no backward reads them here.
+    A context for a forward function that saves tensors for its backward function. The
+    saved tensors are dropped, because no backward function reads them here.
     """
 
     def __getattr__(self, name: str) -> Any:

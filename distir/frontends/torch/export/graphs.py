@@ -19,8 +19,8 @@ def insert_traced(
     table: Mapping[Any, Any] | None = None,
 ) -> Any:
     """
-    Traces `function` on `operands` without their values, and inserts its operations
-    before `node`. Returns the node or nodes of its result.
+    Traces `function` on `operands` without their values, and inserts the traced
+    operations before `node`. Returns the node or nodes of the function's result.
 
     `table` holds decompositions of operations. New operations belong to the same module
     and line as `node`.
@@ -53,8 +53,9 @@ def _writes(node: torch.fx.Node) -> bool:
 
 def _remove_copies(graph: torch.fx.Graph) -> None:
     """
-    Removes copies that only replace old values by new ones of the same shape and type.
-    Functionalization makes such copies for writes.
+    Removes copies that only replace the old values of a tensor by new values of the
+    same shape and type. PyTorch's functionalization makes such copies for in-place
+    writes.
     """
     for node in graph.find_nodes(
         op="call_function", target=torch.ops.aten.copy.default

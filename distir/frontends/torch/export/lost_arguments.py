@@ -147,7 +147,7 @@ def _loss_of_fractions(
     smoothing: float,
     reduction: int,
 ) -> Tensor:
-    """Returns the loss for labels that give each class a fraction."""
+    """Returns the loss for labels that are fractions, one for each class."""
     dim = min(1, x.dim() - 1)
     if smoothing:
         target = target * (1 - smoothing) + smoothing / x.shape[dim]
@@ -164,7 +164,7 @@ def _loss_of_fractions(
 def _average(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
     Rewrites an average with `divisor_override`, which the exporter drops. Returns None
-    for an average without this argument. Raises DistIRError in combination with
+    for an average without this argument. Raises DistIRError if the average also has
     `ceil_mode`.
     """
     given = _arguments(node)
@@ -198,10 +198,10 @@ def _resized(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
     Rewrites a resize by factors as a resize to sizes. Returns None if the node stays
     unchanged.
 
-    The exporter writes factors as ONNX's scales, which are rounded to 32 bits before
-    sizes are derived from them, and which also matter if corners are aligned. Sizes
-    mean the same, except in dimensions whose new size is rounded down; these dimensions
-    are resized separately, by factors.
+    The exporter writes factors as ONNX's scales. These are rounded to 32 bits before
+    sizes are derived from them, and they matter even if corners are aligned. A resize
+    to sizes computes the same, except in dimensions whose new size is rounded down;
+    these dimensions are resized separately, by factors.
     """
     given = _arguments(node)
     source, factors, align = (
@@ -242,7 +242,7 @@ def _nearest(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
     """
     Rewrites a nearest-neighbour resize by factors that are not whole as a selection of
     elements by index, because ONNX's Resize rounds positions differently. Returns None
-    for other resizes.
+    for any other resize.
     """
     given = _arguments(node)
     factors = given["scale_factors"]
@@ -282,12 +282,12 @@ _MOST_OF_MASK = 64
 def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
     """
     Rewrites attention that the exporter writes wrongly. Returns None for any other
-    attention. The exporter's mistakes are:
+    attention. The mistakes of the exporter are:
 
     - for repeated heads (`enable_gqa`), it writes invalid axes;
-    - for a mask of booleans or of minus infinity, a query that sees no key gets the
+    - for a mask of Booleans or with minus infinity, it gives a query that sees no key the
       mean of the values, or NaN, instead of zeros;
-    - a scale in f64 is rounded to 32 bits.
+    - it rounds a scale in f64 to 32 bits.
     """
     given = _arguments(node)
     is_scaled = given["scale"] is not None and (
@@ -340,8 +340,8 @@ def _scale_queries(
 ) -> None:
     """
     Multiplies the queries of the attention `node` by a factor, so that attention with
-    the default scale computes the same as with the node's scale. `given` holds the
-    node's arguments and is updated.
+    the default scale computes the same as attention with the node's scale. `given`
+    holds the node's arguments and is updated.
     """
     factor = given["scale"] * math.sqrt(given["query"].meta["val"].shape[-1])
 
@@ -361,7 +361,7 @@ def _repeat_heads(
 ) -> None:
     """
     Repeats the keys and values before the attention `node`, so that each query head has
-    its own key and value head. `given` holds the node's arguments.
+    a key head and a value head of its own. `given` holds the node's arguments.
     """
     query, heads = given["query"], [given["key"], given["value"]]
 

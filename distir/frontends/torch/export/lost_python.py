@@ -1,5 +1,6 @@
 """
-Records, during an export, effects of a module's Python code that the program will lack.
+Records, during an export, effects of a module's Python code that are not in the
+exported program.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
 class LostPython:
     """
-    Records the effects of a module's Python code that the program will lack: custom
-    backwards, random numbers of Python, and `reads`, the lines in which Python reads
-    values while the older exporter traces the module.
+    Records the effects of a module's Python code that are not in the exported program:
+    custom backward functions, random numbers of Python, and `reads`, the lines in which
+    Python reads values while the older exporter traces the module.
     """
 
     def __init__(
@@ -55,8 +56,8 @@ class LostPython:
     @contextlib.contextmanager
     def recorded(self) -> Generator[None]:
         """
-        A context manager that records these effects while the module is exported
-        inside.
+        A context manager inside which the module is exported and the effects are
+        recorded.
         """
         before = python_random_state()
         with (
@@ -69,8 +70,8 @@ class LostPython:
     def accepted(self) -> set[str]:
         """
         Returns the names of the recorded effects that the user accepts. Raises
-        DistIRError for any other effect. If the program is not for training, gradients
-        that differ from the module's cause only a warning.
+        DistIRError for an effect that the user does not accept. If the program is not
+        for training, gradients that differ from the module's cause only a warning.
         """
         allow = self._trust.allow
         kind = type(self._module).__name__
@@ -117,8 +118,9 @@ class LostPython:
 
     def _other_gradients(self) -> list[OwnBackward]:
         """
-        Returns the functions whose backward is not known to be the derivative of their
-        forward. Tests each function with its arguments in a run of the module.
+        Returns the functions whose custom backward function may not compute the
+        derivative of the forward function. Tests each function with the arguments that
+        it had in a run of the module.
         """
         import torch
 

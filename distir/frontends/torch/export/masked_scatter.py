@@ -1,7 +1,7 @@
 """
-Writes `masked_scatter` with known shapes: the n-th place of a mask takes the n-th
-element of a source. PyTorch's exporter instead searches the places, so that a shape
-depends on the mask's values.
+Writes `masked_scatter` with known shapes: the n-th true position of a mask takes the
+n-th element of a source. PyTorch's exporter instead searches the positions, so that a
+shape depends on the mask's values.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ def write_masked_scatters(
     program: torch.export.ExportedProgram, equal_features: bool = False
 ) -> None:
     """
-    Replaces every `masked_scatter` in a program, in place. Hugging Face's models use it
-    to put patches of images among words. The source must have an element for each
-    place; PyTorch checks this at run time, but the program does not.
+    Replaces every `masked_scatter` in a program, in place. Hugging Face's models use
+    `masked_scatter` to put patches of images among words. The source must have an
+    element for each true position of the mask; PyTorch checks this at run time, but the
+    program does not.
 
     With `equal_features`, each sample (an element of the first dimension) takes an
-    equal part of the source. A sample with another number of places becomes NaN. Raises
-    DistIRError, with `equal_features`, if the source has no equal parts or the program
-    has no `masked_scatter`.
+    equal part of the source. The results of a sample whose mask has more or fewer true
+    positions become NaN. Raises DistIRError, with `equal_features`, if the source has
+    no equal parts or the program has no `masked_scatter`.
     """
     graph = program.graph
     found = [n for n in graph.nodes if n.op == "call_function" and n.target is _SCATTER]
@@ -85,8 +86,9 @@ def _check_parts(shape: torch.Size, rows: int) -> None:
 
 def _join_parts(graph: torch.fx.Graph, source: torch.fx.Node) -> None:
     """
-    Replaces a concatenation of all samples of a tensor, in order, by the flattened
-    tensor. Samples of a batch that was split and concatenated again thus stay separate.
+    Replaces the concatenation of all samples of a tensor, in order, by the flattened
+    tensor. If a batch was split into samples and concatenated again, the samples thus
+    stay separate.
     """
     while source.target in _SAME:
         (source, *_) = source.all_input_nodes
@@ -118,8 +120,8 @@ def _mask_of_rows(
     mask: torch.fx.Node, shape: torch.Size, elements: int
 ) -> torch.fx.Node | None:
     """
-    Returns the boolean mask of rows, with a last dimension of 1, that `mask` is or is
-    expanded from. Returns None if there is no such mask, or if the source, of
+    Returns the Boolean mask of rows, with a last dimension of 1, if `mask` is such a
+    mask or is expanded from one. Returns None otherwise, and if the source, of
     `elements` elements, does not consist of rows.
     """
     rows = (*shape[:-1], 1)
@@ -138,8 +140,8 @@ def _is_rows(mask: torch.fx.Node, rows: tuple[int, ...]) -> bool:
 
 def _scattered(x: Tensor, mask: Tensor, source: Tensor, equal: bool) -> Tensor:
     """
-    Returns `x` with the elements of `source` in the places of `mask`. With `equal`,
-    each sample takes an equal part of the source.
+    Returns `x` with the elements of `source` at the true positions of `mask`. With
+    `equal`, each sample takes an equal part of the source.
     """
     x, mask = torch.broadcast_tensors(x, mask)
     return _scattered_rows(x[..., None], mask[..., None], source, equal)[..., 0]
@@ -147,9 +149,10 @@ def _scattered(x: Tensor, mask: Tensor, source: Tensor, equal: bool) -> Tensor:
 
 def _scattered_rows(x: Tensor, mask: Tensor, source: Tensor, equal: bool) -> Tensor:
     """
-    Returns `x` with the rows of `source` in the places of `mask`, whose last dimension
-    is 1. With `equal`, each sample takes an equal part of the source; the places of a
-    sample become NaN if it has more or fewer places than rows.
+    Returns `x` with the rows of `source` at the true positions of `mask`, whose last
+    dimension is 1. With `equal`, each sample takes an equal part of the source; if a
+    sample has more or fewer true positions than rows, NaN is written to these
+    positions.
     """
     if not equal:
         taken, _ = _rows(mask.reshape(1, -1), source.reshape(1, -1, x.shape[-1]))
@@ -163,9 +166,10 @@ def _scattered_rows(x: Tensor, mask: Tensor, source: Tensor, equal: bool) -> Ten
 
 def _rows(mask: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Returns two tensors. The first has, for each place of `mask` [samples, places], the
-    row of `source` [samples, rows, features] that the place takes. The second,
-    [samples, 1], tells whether a sample has as many places as rows.
+    Returns two tensors. The first has, for each position of `mask` [samples,
+    positions], the row of `source` [samples, rows, features] that the position takes if
+    it is true. The second, [samples, 1], tells whether a sample has as many true
+    positions as rows.
     """
     count = mask.to(torch.int64).cumsum(1)
     order = (count - 1).clamp(0, source.shape[1] - 1)

@@ -15,8 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 class _Memory(TorchDispatchMode):
     """
-    Counts the bytes of the tensors that operations create inside the context. `peak` is
-    the largest number of bytes alive at the same time. Tensors in `known` do not count.
+    Counts the bytes of the tensors that operations create inside this context manager.
+    `peak` is the largest number of bytes alive at the same time. Tensors in `known` do
+    not count.
     """
 
     def __init__(self, known: Sequence[torch.Tensor]) -> None:
@@ -55,8 +56,8 @@ class _Memory(TorchDispatchMode):
 
 class _NoModules(contextlib.nullcontext[None]):
     """
-    Replaces the tracker of modules in PyTorch's counter of operations. The tracker's
-    hooks fail if the measured call uses `torch.autograd.grad`.
+    Replaces the tracker of modules in PyTorch's counter of operations, whose hooks fail
+    if the measured call uses `torch.autograd.grad`.
     """
 
     parents = frozenset({"Global"})
@@ -70,9 +71,9 @@ def measured(
     run: Callable[[], Any], known: Sequence[torch.Tensor]
 ) -> tuple[Any, int, int]:
     """
-    Calls `run`. Returns its result, the number of its floating-point operations, and
-    its peak memory in bytes without its result and the tensors `known`. Operations are
-    matrix products and convolutions, as PyTorch counts them.
+    Calls `run`. Returns the result of `run`, the number of its floating-point
+    operations, and its peak memory in bytes, without the result and the tensors
+    `known`. Operations are matrix products and convolutions, as PyTorch counts them.
     """
     memory, flops = _Memory(known), FlopCounterMode(display=False)
     flops.mod_tracker = _NoModules()  # pyright: ignore[reportAttributeAccessIssue]

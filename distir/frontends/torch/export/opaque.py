@@ -54,12 +54,12 @@ class ObservedCall:
     """
     A call of an opaque module in a run on the example inputs.
 
-    - `inputs`: its tensors and other arguments;
-    - `shapes`, `dtypes`: the shapes and types of its results;
-    - `kind`: the class of its result: a tensor, a list or a tuple;
+    - `inputs`: the tensors and all other arguments of the call;
+    - `shapes`, `dtypes`: the shapes and types of the results;
+    - `kind`: the class of the result: a tensor, a list or a tuple;
     - `draws`: whether the call drew random numbers of PyTorch;
-    - `flops`, `memory`, `gradient_flops`, `gradient_memory`: the measured
-      floating-point operations and bytes of the forward and of the gradient.
+    - `flops`, `memory`, `gradient_flops`, `gradient_memory`: the measured floating-point
+      operations and bytes of the forward pass and of the gradient.
     """
 
     inputs: FlatCall
@@ -78,10 +78,10 @@ class OpaquePart:
     """
     An opaque module of a model.
 
-    - `name`: its name in the model, for messages;
-    - `key`: its name in programs, which modules of equal code and settings share;
+    - `name`: the module's name in the model, for messages;
+    - `key`: the module's name in programs, which modules of equal code and settings share;
     - `module`, `declared`: the module and the facts declared about it;
-    - `observed`: its calls in a run on the example inputs, in order.
+    - `observed`: the calls of the module in a run on the example inputs, in order.
     """
 
     name: str
@@ -98,7 +98,8 @@ class OpaquePart:
 
     def rule(self) -> OpaqueRule:
         """
-        Returns the sharding rule of the module, including its parameters and buffers.
+        Returns the sharding rule of the module, in which the parameters and buffers of
+        the module count as inputs.
         """
         text = self.declared.full_rule(self.module, state_of(self.module))
         return parse_opaque_rule(text)
@@ -121,7 +122,8 @@ def parts_of(module: torch.nn.Module) -> list[OpaquePart]:
 
 def _check_own(module: torch.nn.Module, part: OpaquePart) -> None:
     """
-    Raises DistIRError if another part of the model uses parameters of an opaque module.
+    Raises DistIRError if a part of the model outside of an opaque module uses
+    parameters of the opaque module.
     """
     own = {id(parameter) for parameter in part.module.parameters()}
     parts = list(module.named_modules(remove_duplicate=False)) if own else []
@@ -171,8 +173,8 @@ def observe(
 
 def _make_alike(parts: Sequence[OpaquePart]) -> None:
     """
-    Sets the measured work of calls that differ only in values of tensors to the maximum
-    of these calls, so that repeated layers can become one function.
+    Sets the measured work of calls that differ only in the values of tensors to the
+    maximum over these calls, so that repeated layers can become one function.
     """
     groups: dict[tuple[object, ...], list[ObservedCall]] = {}
     for part in parts:
@@ -198,7 +200,10 @@ Forward = Callable[..., Any]
 def _with_forward(
     part: OpaquePart, make: Callable[[Forward], Forward]
 ) -> Generator[None]:
-    """A context manager that replaces the forward of a module by `make(forward)`."""
+    """
+    A context manager inside which `make(forward)` replaces the forward method of a
+    module.
+    """
     attributes = vars(part.module)
     before, patched = part.module.forward, attributes.get("forward")
     attributes["forward"] = make(before)
@@ -255,8 +260,8 @@ def _gradient(
     known: Sequence[torch.Tensor],
 ) -> tuple[int, int]:
     """
-    Returns the floating-point operations and the bytes of memory of one forward and
-    backward of the module.
+    Returns the floating-point operations and the bytes of memory of one forward and one
+    backward pass of the module.
     """
 
     def leaf(value: Any) -> Any:
@@ -372,9 +377,9 @@ def _known(
     declared: tuple[str | None, str | None], forward: int, gradient: int
 ) -> tuple[str | None, str | None]:
     """
-    Returns the work of a module and of its gradient as text. Declared work takes
-    precedence over measured work. If only the module's work is declared, the work of
-    the gradient is None and derived later.
+    Returns the work of a module and the work of its gradient as text. Declared work
+    takes precedence over measured work. If only the module's work is declared, the work
+    of the gradient is None and derived later.
     """
     own, of_gradient = declared
     if own is not None:
@@ -387,7 +392,7 @@ def _shapes(
 ) -> list[tuple[int, ...]]:
     """
     Returns the shapes of the results for `inputs`, the shapes of the module's inputs.
-    Raises DistIRError if the inputs do not fit the rule.
+    Raises DistIRError if the shapes of the inputs contradict the rule.
     """
     factors = rule.factors
     if len(inputs) != len(factors.operands):

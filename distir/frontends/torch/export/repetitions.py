@@ -1,6 +1,6 @@
 """
-Saves PyTorch's newer exporter repeated work for modules with many layers, where the
-result is always the same or is never read.
+Saves PyTorch's newer exporter repeated work for modules with many layers: work whose
+result is the same each time or is never read.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def without_repetitions() -> Generator[None]:
     - compiles the Python code of a graph only when it is needed, not after each
       change: most graphs are read and never called.
 
-    If the installed libraries lack a part that this needs, the exporter runs unchanged.
+    If the installed libraries lack a part that is needed for this, the exporter runs
+    unchanged.
     """
     if _missing_parts():
         yield
@@ -142,8 +143,9 @@ def _specs(graph: Graph) -> dict[str, Any]:
 
 class _Forward:
     """
-    The forward method of a graph's module that has not been compiled yet. Any access
-    compiles it, because the caller may want its signature.
+    The forward method of a graph's module whose code has not been compiled yet. Any
+    access to the method compiles the code, because the caller may want the method's
+    signature.
     """
 
     def __init__(self, compiled: Any):
@@ -158,7 +160,8 @@ class _Forward:
 
 class _Code:
     """
-    The code of a graph's module that has not been compiled yet. An access compiles it.
+    The code of a graph's module that has not been compiled yet. Any access to the code
+    compiles it.
     """
 
     def __init__(self, compiled: Any):
@@ -173,8 +176,8 @@ class _Code:
 
 class _UserLine:
     """
-    Replaces a traceback, which is slow to record for each node. For error messages, it
-    holds only the innermost line that belongs neither to PyTorch nor to DistIR.
+    Replaces a traceback, which is slow to record for each node. It holds only the
+    innermost line that belongs neither to PyTorch nor to DistIR, for error messages.
     """
 
     def __init__(self, frame: FrameType | None):

@@ -33,8 +33,8 @@ def export_torchscript(
     lines in which Python reads values of tensors. Raises any error that the exporter or
     the module raises.
 
-    This exporter treats every argument as given and every tensor as positional.
-    Therefore it traces a forward whose only arguments are the given tensors.
+    The older exporter treats every argument as given and every tensor as positional.
+    Therefore it traces a forward method whose only arguments are the given tensors.
     """
     import torch
     from torch.utils import _pytree
@@ -95,8 +95,8 @@ def export_torchscript(
 @contextlib.contextmanager
 def _without_log() -> Generator[None]:
     """
-    A context manager inside which the exporter does not print graphs that it cannot
-    write. The exporter itself switches this log on and leaves it on.
+    A context manager inside which the exporter does not print the graphs that it fails
+    to export. The exporter itself switches this log on and leaves it on.
     """
     import torch
 
@@ -117,8 +117,8 @@ def tell_of_stops(
     why_not_newer: str | None = None,
 ) -> None:
     """
-    Raises DistIRError if the older exporter lost stops of gradients in a program for
-    `training`; for other programs it warns. `stops` are the names of the functions that
+    Raises DistIRError if the older exporter lost stops of gradients and the program is
+    for `training`; only warns if it is not. `stops` are the names of the functions that
     stop gradients. `why_not_newer` is the reason why the newer exporter cannot write
     the module, or None.
     """

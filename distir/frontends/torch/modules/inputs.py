@@ -15,9 +15,9 @@ def distinct(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """
-    Returns example inputs of a module in which no tensor shares memory with another
-    tensor, or with a parameter or buffer of the module. Copies tensors that share
-    memory.
+    Returns example inputs of a module in which no tensor shares memory with a second
+    input, or with a parameter or buffer of the module. Tensors that share memory are
+    copied.
 
     PyTorch's exporters treat a tensor that is given twice as one input, but a later
     call may pass two different tensors.

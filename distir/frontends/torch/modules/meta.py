@@ -57,10 +57,11 @@ def fake_on_cpu(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 def without_values(module: torch.nn.Module, example: Any) -> Generator[Any]:
     """
     A context manager inside which all tensors without values in a module and in example
-    inputs are on the CPU, still without values. Buffers that the module can compute
-    itself get their values.
+    inputs are on the CPU, still without values. Buffers that the module itself can
+    compute get their values.
 
-    Yields the example inputs. A fake tensor mode of the caller is suspended inside.
+    Yields the example inputs. If the caller is inside a fake tensor mode, the mode is
+    suspended.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
@@ -113,10 +114,10 @@ def _valueless(module: torch.nn.Module) -> Iterator[_Place]:
 
 def _computed(module: torch.nn.Module, held: Sequence[_Place]) -> list[_Place]:
     """
-    Computes buffers in `held` that no checkpoint stores, such as the frequencies of
-    rotary embeddings, and returns them. Works for Hugging Face's models, which compute
-    such buffers in `_init_weights` of `PreTrainedModel`. Leaves out buffers that this
-    method does not change.
+    Computes the buffers in `held` that no checkpoint stores, such as the frequencies of
+    rotary embeddings, and returns their places. Works for Hugging Face's models, which
+    compute such buffers in `_init_weights` of `PreTrainedModel`. Leaves out buffers
+    that this method does not change.
     """
 
     valueless = {(id(tensors), name) for tensors, name, _ in held}
@@ -146,7 +147,7 @@ def _determined(
 ) -> dict[str, torch.Tensor]:
     """
     Calls `compute`, and returns the values that it writes to the buffers `names`.
-    Leaves out buffers whose new value depends on the old one.
+    Leaves out a buffer if its new value depends on its old value.
     """
     import torch
 

@@ -32,7 +32,7 @@ def module_line(trace: str) -> str:
 def _importable(file: str) -> str:
     """
     Returns a file's path relative to the innermost folder of `sys.path` that contains
-    it.
+    the file.
     """
     folders = [os.path.join(os.path.abspath(folder), "") for folder in sys.path]
     known = [folder for folder in folders if file.startswith(folder)]

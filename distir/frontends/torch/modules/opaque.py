@@ -1,6 +1,6 @@
 """
-Marks modules as opaque. DistIR does not trace an opaque module: each process calls it
-on its parts of the tensors.
+Marks modules as opaque. DistIR does not trace an opaque module: each process calls the
+module on its parts of the tensors.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Declared:
     @property
     def sides(self) -> tuple[str, str]:
         """
-        The inputs and the results of the sharding rule, each in the notation with
-        brackets.
+        The texts of the inputs and of the results in the sharding rule, each in the
+        notation with brackets.
         """
         inputs, _, results = in_brackets(self.rule).partition("->")
         return inputs.strip(), results.partition(" keep ")[0].strip()
 
     def full_rule(self, part: torch.nn.Module, tensors: Mapping[str, Any]) -> str:
         """
-        Returns the sharding rule of a module in brackets, with its parameters and
-        buffers `tensors` after the inputs. Dimensions without a declaration are not
-        split.
+        Returns the sharding rule of a module in the notation with brackets, with the
+        parameters and buffers `tensors` after the inputs. Dimensions without a
+        declaration are not split.
         """
         known = dict(self.weights)
         inputs, results = self.sides
@@ -75,10 +75,10 @@ def opaque(
     gradient_memory: str | int | None = None,
 ) -> Part:
     """
-    Marks a module as opaque, and returns it: `distir.parallelize`, `import_model` and
-    `search` do not trace it. Each process calls it on its parts of the inputs, and
-    PyTorch's autograd computes its gradients. Outside of DistIR the module behaves as
-    before.
+    Marks a module as opaque, and returns the module. `distir.parallelize`,
+    `import_model` and `search` do not trace an opaque module. Each process calls the
+    module on its parts of the inputs, and PyTorch's autograd computes the gradients.
+    Outside of DistIR the module behaves as before.
 
     ```python
     self.moe = distir.opaque(MyExperts(64), rule="b s d -> b s d", keep="d")
@@ -88,8 +88,9 @@ def opaque(
       module's arguments, in order, and of its results. Dimensions of the same name are
       split together. `(h 64)` is a dimension of `h` runs of 64 elements. A number is
       the size of a dimension that is not split. A result that lacks a name is a sum
-      over that dimension. A group of devices may split any name: each device then calls
-      the module with its part only. The import of the module checks the rule.
+      over the dimension with that name. A group of devices may split any name: each
+      device then calls the module with its part only. The import of the module checks
+      the rule.
     - `weights`: the dimensions of parameters and buffers that may be split too, by name
       in the module: `{"up": "f _"}`, where `_` is not split. Parameters and buffers
       without an entry are not split.
@@ -101,7 +102,7 @@ def opaque(
       they run, besides arguments and results, in the same notation and with the same
       default.
 
-    Raises DistIRError if the rule is malformed, or if `module` is no module.
+    Raises DistIRError if the rule is malformed, or if `module` is not a module.
     """
     declared = Declared(
         *(rule, tuple((weights or {}).items()), keep),
@@ -141,11 +142,12 @@ def local_map(
     axis. All other axes split dimensions as in `opaque`.
 
     `function`, a module or a function, takes the keyword argument `group`: the process
-    group of these axes, in the order of the processes' positions on them, or None for a
-    single process. Its collectives must take part in autograd, such as the functions of
-    `torch.distributed.nn.functional`. The gradient of a whole result is divided by the
-    number of processes that hold the result. Gradients of whole inputs and parameters
-    are summed over the axes. These collectives expect both.
+    group of the axes that the rule names, in the order of the processes' positions on
+    these axes, or None for a single process. Its collectives must take part in
+    autograd, such as the functions of `torch.distributed.nn.functional`. The gradient
+    of a whole result is divided by the number of processes that hold the result.
+    Gradients of whole inputs and parameters are summed over the axes. These collectives
+    expect both.
 
     `sends` is the number of bytes that all processes together send over the axes, as a
     number or a sum of products. Without `sends`, messages cost nothing in the
@@ -184,8 +186,8 @@ def _text(work: str | int | None) -> str | None:
 
 def mark(module: Part, declared: Declared) -> Part:
     """
-    Marks a module as opaque and returns it. Raises DistIRError if `module` is no
-    module, or if the declaration does not fit it.
+    Marks a module as opaque and returns the module. Raises DistIRError if `module` is
+    not a module, or if the declaration contradicts the module's parameters.
     """
     if not isinstance(module, torch.nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DistIRError(
@@ -204,7 +206,7 @@ def mark(module: Part, declared: Declared) -> Part:
 def checked_rule(module: torch.nn.Module, declared: Declared) -> OpaqueRule:
     """
     Returns the declared sharding rule of a module. Raises DistIRError if the rule is
-    malformed or does not fit the module's parameters.
+    malformed or contradicts the module's parameters.
     """
     tensors = state_of(module)
     kind = type(module).__name__
@@ -229,9 +231,9 @@ _WHOLE = "_"
 
 def _dims(declared: str | None, shape: Sequence[int]) -> list[str]:
     """
-    Returns the text of each dimension of a parameter of shape `shape`. Dimensions
-    without a declaration are not split. Raises DistIRError if the number of dimensions
-    differs.
+    Returns the text of each dimension of a parameter of shape `shape` in the sharding
+    rule. Dimensions without a declaration are not split. Raises DistIRError if the
+    declaration has more or fewer dimensions than the parameter.
     """
     if declared is None:
         return list(map(str, shape))
@@ -261,8 +263,8 @@ def declared_of(module: torch.nn.Module) -> Declared | None:
 
 def opaque_parts(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """
-    Returns the opaque modules inside `module`, by their first names. Leaves out an
-    opaque module inside another opaque module.
+    Returns the opaque modules inside `module` by name; a module with several names has
+    its first name. Leaves out an opaque module inside of an opaque module.
     """
     found: dict[str, torch.nn.Module] = {}
     for name, part in module.named_modules():
@@ -274,5 +276,8 @@ def opaque_parts(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
 
 
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns the parameters and buffers of a module, by their first names."""
+    """
+    Returns the parameters and buffers of a module by name; a tensor with several names
+    has its first name.
+    """
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}

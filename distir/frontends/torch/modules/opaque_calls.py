@@ -1,6 +1,6 @@
 """
-Converts calls of opaque modules to their form in a program, and back to a call of the
-module.
+Converts calls of opaque modules to the form that a program stores, and this form back
+to a call of the module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FlatCall:
     def of(what: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FlatCall:
         """
         Returns the arguments of a call of the module `what`. Raises DistIRError for an
-        argument that is no tensor, number, text, boolean or None.
+        argument that is not a tensor, number, text, Boolean or None.
         """
         tensors: list[torch.Tensor] = []
 
@@ -89,8 +89,8 @@ def tensors_in(what: str, output: Any) -> tuple[torch.Tensor, ...]:
 
 def as_leaves(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """
-    Returns copies of the floats among `inputs`, which require gradients, and the other
-    inputs unchanged.
+    Returns a copy of each tensor of floats in `inputs`, which requires gradients, and
+    all other inputs unchanged.
     """
     return [t.clone().requires_grad_() if t.is_floating_point() else t for t in inputs]
 
@@ -101,9 +101,9 @@ def gradients_of(
     leaves: Sequence[torch.Tensor],
 ) -> list[torch.Tensor | None]:
     """
-    Returns the gradient of each tensor in `leaves`, given the `gradients` of `results`.
-    Returns zeros for a tensor without influence on the results, and None for a tensor
-    that requires no gradient.
+    Returns one entry for each tensor in `leaves`: its gradient, given the `gradients`
+    of `results`. An entry is zeros for a tensor without influence on the results, and
+    None for a tensor that requires no gradient.
     """
     pairs = [
         (y, dy) for y, dy in zip(results, gradients, strict=True) if y.requires_grad
@@ -125,9 +125,10 @@ def gradients_of(
 
 class OpaqueCalls:
     """
-    Calls an opaque module of the script, with other tensors in place of its parameters
-    and buffers. `name` is its name in messages. In training, its submodules keep their
-    current modes; if `is_training` is false, they are all in training mode.
+    Calls an opaque module of the training script, with given tensors in place of its
+    parameters and buffers. `name` is the module's name in messages. In training, the
+    parts of the module keep their current modes; if `is_training` is false, they are
+    all in training mode.
     """
 
     def __init__(self, name: str, part: torch.nn.Module, is_training: bool):
@@ -152,7 +153,8 @@ class OpaqueCalls:
         """
         Returns the results of the module.
 
-        - `inputs`: the tensors among its arguments, then its parameters and buffers;
+        - `inputs`: the tensors among the arguments of the module, then the values of its
+          parameters and buffers;
         - `tensors`: the names of these parameters and buffers;
         - `arguments`: all arguments in the form of `FlatCall.arguments`;
         - `trains`: whether the module runs in training mode;

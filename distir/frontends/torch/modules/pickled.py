@@ -1,4 +1,6 @@
-"""Pickles the content of modules, to find modules that compute the same function."""
+"""
+Pickles modules as keys for comparison, to find modules that compute the same function.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,8 @@ class ContentPickler(pickle.Pickler):
 
 def _known(*parts: Any) -> None:
     """
-    Stands in a pickle for the function that would restore a pickled function. Never
-    called.
+    A placeholder in a pickle for the function that would restore a pickled function. It
+    is never called.
     """
 
 

@@ -55,10 +55,10 @@ _CHOOSE_SIZES = frozenset(
 
 class ValueReads(TorchFunctionMode):
     """
-    Records in `lines`, while it is active, the lines in which Python reads elements of
-    tensors that depend on `inputs` or random numbers. A trace lacks Python's use of
-    these elements. Reads of sizes that depend on such elements count too (`if
-    rows.numel() == 0`). `inputs` are the inputs and parameters.
+    A context manager that records in `lines` the lines in which Python reads elements
+    of tensors that depend on `inputs` or random numbers. A trace does not contain what
+    Python does with these elements. Reads of sizes that depend on such elements count
+    too (`if rows.numel() == 0`). `inputs` are the inputs and parameters.
     """
 
     def __init__(self, inputs: Sequence[Tensor], lines: dict[str, None]) -> None:
@@ -107,7 +107,7 @@ class ValueReads(TorchFunctionMode):
 
 
 def _selects(name: str, args: Sequence[Any], operands: Sequence[Tensor]) -> bool:
-    """Whether a function selects elements by a boolean tensor."""
+    """Whether the function called `name` selects elements by a Boolean tensor."""
     if name == "where":
         return len(args) == 1
     masks = operands[1:] if name == "__getitem__" else ()
@@ -153,9 +153,9 @@ def line_that_draws(run: Callable[[], object]) -> str:
 
 class Assignments:
     """
-    Records the numbers and texts that a module assigns to its attributes. For each
-    attribute, it counts the calls in which the attribute changed, and keeps the line of
-    its first assignment. Keys are the paths of the attributes.
+    Records the numbers and texts that a module assigns to its attributes. Counts, for
+    each attribute, the calls in which the attribute changed, and keeps the line of its
+    first assignment. Keys are the paths of the attributes.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -193,8 +193,8 @@ class Assignments:
 
 class BufferWrites(TorchFunctionMode):
     """
-    Records, by the buffer's name, the first line that writes to a buffer of a module in
-    place.
+    Records, for each buffer of a module, the first line that writes to the buffer in
+    place. Keys are the names of buffers.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -234,8 +234,8 @@ _PACKAGES = ("site-packages", "dist-packages")
 def calling_line() -> str:
     """
     Returns the innermost line of users' code that is running inside a call from DistIR,
-    as `line_of` formats it. Without such a line, returns the innermost line outside of
-    DistIR.
+    as `line_of` formats it. If no users' code is running, returns the innermost line
+    outside of DistIR.
     """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and _is_ours(frame.f_code.co_filename):

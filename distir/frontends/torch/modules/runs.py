@@ -34,7 +34,7 @@ class ModuleCall:
 
     @property
     def leaves(self) -> list[Any]:
-        """All arguments of the call, without the containers that hold them."""
+        """All arguments of the call, taken out of the containers that hold them."""
         return _pytree.tree_leaves((tuple(self.args), dict(self.kwargs)))
 
     def with_leaves(self, leaves: Sequence[Any]) -> ModuleCall:
@@ -58,7 +58,8 @@ class ModuleCall:
 
 class _WithoutDropout(TorchDispatchMode):
     """
-    Makes dropout return its input, by replacing its random numbers with their mean.
+    Makes dropout return its input: the random numbers that dropout draws are replaced
+    by their mean.
     """
 
     def __torch_dispatch__(
@@ -170,8 +171,8 @@ amplify it.
 
 def difference(wanted: Array, found: Array) -> str | None:
     """
-    Returns a text on the difference between two results, or None if they differ only by
-    rounding.
+    Returns a text that describes the difference between two results, or None if they
+    differ only by rounding.
     """
     if wanted.shape != found.shape:
         return f"has the shape {list(found.shape)} instead of {list(wanted.shape)}"

@@ -43,9 +43,10 @@ def parts_that_change(module: torch.nn.Module) -> list[str]:
 
 def training_norms(module: torch.nn.Module) -> dict[str, float]:
     """
-    Returns, by name, the fraction of the running statistics that a step keeps, for
-    every batch normalisation in training mode. Raises DistIRError for a normalisation
-    without running statistics or without a fixed momentum.
+    Returns, for every batch normalisation in training mode, the fraction of the running
+    statistics that a step keeps. Keys are the names of the batch normalisations. Raises
+    DistIRError for a batch normalisation without running statistics or without a fixed
+    momentum.
     """
     from torch.nn.modules.batchnorm import (
         _BatchNorm,  # pyright: ignore[reportPrivateUsage]
@@ -126,7 +127,8 @@ def unchanged(module: torch.nn.Module, training: bool | None = None) -> Generato
 def _are_hooks(name: str, value: Any) -> bool:
     """
     Whether an attribute of a module holds hooks. Models that install hooks in their
-    first run record this in another attribute, so both must be restored together.
+    first run record this in a further attribute, so the hooks and this attribute must
+    be restored together.
     """
     return "_hooks" in name and isinstance(value, dict)
 
@@ -149,7 +151,8 @@ def python_random_state() -> tuple[Any, ...]:
 @contextlib.contextmanager
 def unchanged_python_random() -> Generator[None]:
     """
-    A context manager that restores the random numbers of Python and NumPy at its end.
+    A context manager that restores the state of the random number generators of Python
+    and NumPy at its end.
     """
     python, numpy = random.getstate(), np.random.get_state()
     try:

@@ -3,8 +3,8 @@ Static caches of decoders: each layer's state of past tokens, as tensors that a 
 takes and returns.
 
 A model of transformers calls its cache while it runs. `StepCache` replaces this cache.
-It computes the new content of each tensor from the old content, without writing in
-place, so that an exported program has the tensors as arguments and results.
+`StepCache` computes the new content of each tensor from the old content, without
+writing in place, so that an exported program has the tensors as arguments and results.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ Content = Mapping[str, Mapping[str, Tensor]]
 def written(cache: Tensor, new: Tensor, places: Tensor) -> Tensor:
     """
     Returns `cache` [batch, heads, slots, width] with `new` [batch, heads, tokens,
-    width] written into it. The tokens of sequence b go to the slots from `places[b]`
-    on, and continue at slot 0 after the last slot. Exports as ONNX's TensorScatter.
+    width] written into it. A slot has the keys or values of one token. The tokens of
+    sequence b go to the slots from `places[b]` on, and continue at slot 0 after the
+    last slot. Exports as ONNX's TensorScatter.
     """
     if torch.compiler.is_exporting():
         return train_node("cache_write", (cache, new, places), cache.shape, cache)
@@ -62,8 +63,8 @@ def paged_written(pool: Tensor, new: Tensor, table: Tensor, first: Tensor) -> Te
 def paged_read(pool: Tensor, table: Tensor) -> Tensor:
     """
     Returns the tokens of each sequence, [batch, heads, columns * page size, width],
-    from the pages in `pool` that `table` [batch, columns] gives to it. Exports as
-    `train.paged_read`.
+    from the pages in `pool` that `table` [batch, columns] gives to the sequence.
+    Exports as `train.paged_read`.
     """
     (batch, columns), (_, _, heads, size, width) = table.shape, pool.shape
     shape = (batch, heads, columns * size, width)
@@ -97,8 +98,8 @@ class AttentionStep(CacheLayerMixin, _LayerContent):
     Token n of a sequence is in slot n. In a layer with a window, which forgets older
     tokens, token n is in slot n modulo `slots`. `tokens` is the length of the prompts
     in prefill, and None in decode. `first` [batch] is the index of the first token that
-    the step computes for each sequence; in prefill it is minus the number of padding
-    tokens.
+    the step computes for each sequence; in prefill the index is minus the number of
+    padding tokens.
     """
 
     def __init__(
@@ -209,8 +210,8 @@ class PagedStep(AttentionStep):
 class StateStep(LinearAttentionLayer, _LayerContent):
     """
     The states of a state-space layer: `conv` [batch, channels, kernel], the last inputs
-    of its convolution, and `recurrent`, its recurrent state. `tokens` is the length of
-    the prompts in prefill, and None in decode.
+    of the layer's convolution, and `recurrent`, the recurrent state. `tokens` is the
+    length of the prompts in prefill, and None in decode.
     """
 
     def __init__(self, tokens: int | None, content: Mapping[str, Tensor] | None):
@@ -233,8 +234,8 @@ class StateStep(LinearAttentionLayer, _LayerContent):
     ) -> Tensor:
         """
         Records the last inputs of the convolution. Returns the inputs for this step:
-        any inputs from earlier steps, then the new ones, padded with zeros to the
-        kernel's size.
+        the inputs from earlier steps, if any, then the new inputs, padded with zeros to
+        the kernel's size.
         """
         length = conv_kernel_size or conv_states.shape[-1]
         if self.has_previous_state[state_idx]:
@@ -266,8 +267,8 @@ class StepCache(Cache):
 
     - `first`: the index of the first token that the step computes, for each sequence;
     - `tokens`: the length of the prompts in prefill, and None in decode;
-    - `content`: the tensors before the step by layer and name, or None to find their
-      shapes;
+    - `content`: the tensors before the step by layer and name; None in a run that only
+      finds the shapes of the tensors;
     - `table`: the pages of each sequence, [batch, columns], or None. Only layers that
       attend to all tokens keep their keys and values in pages.
 

@@ -86,11 +86,11 @@ class _Caches(EncoderDecoderCache):
     """
     The caches of an encoder-decoder in one step of generation.
 
-    - `slots`: the number of slots for the decoder's own tokens;
+    - `slots`: the number of tokens of the decoder for which the caches have room;
     - `first`: the index of the first decoder token of the step, for each sequence;
     - `tokens`: the number of decoder tokens in prefill, and None in decode;
-    - `content`: the tensors before the step by layer and name, or None to find their
-      shapes.
+    - `content`: the tensors before the step by layer and name; None in a run that only
+      finds the shapes of the tensors.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class _EncoderDecoderStep(StepModule):
     ) -> Tensor:
         """
         Returns the logits of the decoder's tokens `tokens` [batch, 1] at `positions`
-        [batch]. The prompts have `length` tokens, of which the first `padding` [batch]
-        are padding. `given` are further arguments of the model.
+        [batch]. The prompts have `length` tokens, and the first `padding` [batch]
+        tokens of a prompt are padding. `given` are further arguments of the model.
         """
         lowest = torch.finfo(self.dtype()).min
         seen = torch.arange(length)[None, :] >= padding[:, None]
@@ -174,8 +174,9 @@ class _EncoderDecoderStep(StepModule):
         self, first: Tensor, tokens: int | None, content: Content | None
     ) -> _Caches:
         """
-        Returns the caches of a step with the given first token of each sequence, length
-        of the prompts (None in decode), and tensors before the step.
+        Returns the caches of a step. `first` is the first token of each sequence,
+        `tokens` the length of the prompts (None in decode), and `content` has the
+        tensors before the step.
         """
         layers = getattr(self.config, "num_decoder_layers", None)
         count = self.config.num_hidden_layers if layers is None else layers
@@ -186,9 +187,9 @@ class _EncoderDecoderStep(StepModule):
 def _biases_at(model: Any, positions: Tensor, is_prefill: bool) -> Generator[None]:
     """
     A context manager in which the decoder of a T5 computes its position biases for
-    queries at `positions` [batch], one for each sequence. Without it, transformers
-    assumes the same position in all sequences. In prefill the only key is the start
-    token.
+    queries at `positions` [batch], one for each sequence. Without the context manager,
+    transformers assumes the same position in all sequences. In prefill the only key is
+    the start token.
     """
     changed = list[Any]()
     for module in model.modules():
@@ -243,15 +244,15 @@ def start_token(config: Any) -> int:
 
 class EncodePrompts(_EncoderDecoderStep):
     """
-    Runs the encoder on prompts, and the decoder on its start token. `input_ids` is
+    Runs the encoder on prompts, and the decoder on the start token. `input_ids` is
     [batch, tokens], padded on the left; `padding` [batch] is the number of padding
     tokens of each prompt.
     """
 
     def forward(self, input_ids: Tensor, padding: Tensor, cache: Content | None) -> Any:
         """
-        Returns the logits of the start token and the new content of the caches. Without
-        caches, only their shapes are recorded.
+        Returns the logits of the start token and the new content of the caches. If
+        `cache` is None, only the shapes of the caches are recorded.
         """
         batch, length = input_ids.shape
         tokens = torch.full((batch, 1), start_token(self.config), dtype=torch.int64)

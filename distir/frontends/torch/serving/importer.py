@@ -105,9 +105,9 @@ def import_serving(
 def _page_table(config: Any, sizes: ServingSizes) -> dict[str, torch.Tensor]:
     """
     Returns an example table of pages [batch, columns] by the name of the input, or an
-    empty dictionary if the cache has no pages. Sequences have different pages, as far
-    as there are enough. Raises DistIRError if no layer of the model attends to all
-    tokens.
+    empty dictionary if the cache has no pages. Sequences have different pages, as long
+    as there are enough pages. Raises DistIRError if no layer of the model attends to
+    all tokens.
     """
     if (paging := sizes.paging) is None:
         return {}
@@ -129,8 +129,9 @@ def empty_cache(
 ) -> dict[str, dict[str, torch.Tensor]]:
     """
     Returns a cache of zeros with the shapes that the model needs. Finds the shapes by
-    running `prefill` without values. `table` has the pages of each sequence, or is
-    None. If the model's parameters have no values, the cache has none either.
+    running `prefill` without values. `table` has the pages of each sequence; it is None
+    if the cache has no pages. If the model's parameters have no values, the tensors of
+    the cache have no values either.
     """
     given = (prompts, padding) if table is None else (prompts, padding, table)
     with (
@@ -157,9 +158,9 @@ def empty_cache(
 
 def cache_names(content: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """
-    Returns the names of the tensors of a cache in the order of its leaves, such as
-    `cache.0.key`, or `cache.cross0.key` for cross-attention to the prompts of an
-    encoder-decoder.
+    Returns the names of a cache's tensors, in the order in which PyTorch flattens the
+    cache, such as `cache.0.key`, or `cache.cross0.key` for cross-attention to the
+    prompts of an encoder-decoder.
     """
     return [
         f"cache.{layer.removeprefix(SELF)}.{name}"
@@ -170,9 +171,10 @@ def cache_names(content: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _mark_cache(function: FuncOp, others: int, names: Sequence[str]) -> None:
     """
-    Sets `names` and the role `cache` on the arguments that hold the cache. They come
-    after `others` inputs, because the exporter keeps the order of leaves. Raises
-    DistIRError if the model has other inputs than expected.
+    Sets `names` and the role `cache` on the arguments that hold the cache. These
+    arguments come after the first `others` inputs, because the exporter keeps the order
+    of the inputs. Raises DistIRError if the model has more or fewer inputs than
+    expected.
     """
     attributes = argument_attributes(function)
     inputs = [i for i, role in enumerate(argument_roles(function)) if role == "input"]

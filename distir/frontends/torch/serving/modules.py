@@ -4,9 +4,9 @@ Modules around a Hugging Face decoder for the two steps of generation.
 Prefill takes prompts [batch, tokens], padded on the left, and the number of padding
 tokens of each prompt. It fills the cache and returns the logits of the last token.
 Decode takes one token of each sequence and the number of tokens before this token, and
-returns its logits. In both steps the tokens of a sequence are numbered from 0. The
-cache therefore does not depend on the padding, and the sequences of a batch may differ
-in length.
+returns the logits of this token. In both steps the tokens of a sequence are numbered
+from 0. The cache therefore does not depend on the padding, and the sequences of a batch
+may differ in length.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MODELS = "transformers.models."
 
 class StepModule(nn.Module):
     """
-    A step of generation. It has the parameters of `model` under their own names, and a
-    cache of the sizes `sizes`.
+    A step of generation. The step has the parameters of `model` under the names that
+    they have in `model`, and a cache of the sizes `sizes`.
     """
 
     def __init__(self, model: Any, sizes: ServingSizes):
@@ -53,7 +53,7 @@ class StepModule(nn.Module):
         return self.source_model.config
 
     def dtype(self) -> torch.dtype:
-        """Returns the type of the first floating-point parameter."""
+        """Returns the type of the model's first floating-point parameter."""
         return next(p.dtype for p in self.parameters() if p.is_floating_point())
 
     def run(
@@ -158,9 +158,9 @@ class Prefill(StepModule):
         pages: Tensor | None = None,
     ) -> Any:
         """
-        Returns the logits of the last token and the new content of the cache. Without a
-        cache, only records the shapes of the cache. `pages` [batch, columns] has the
-        pages of each sequence, if the cache has pages.
+        Returns the logits of the last token and the new content of the cache. If
+        `cache` is None, only records the shapes of the cache. `pages` [batch, columns]
+        has the pages of each sequence, if the cache has pages.
         """
         length = input_ids.shape[1]
         positions = torch.arange(length)[None, :] - padding[:, None]
