@@ -139,8 +139,8 @@ def extreme(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 @kernel("onnx.ArgMax", "onnx.ArgMin")
 def arg_extreme(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Computes the indices of maxima or minima, because `onnx.reference` never picks a NaN
-    in bf16.
+    Computes the indices of maxima or minima. Replaces the kernel of `onnx.reference`,
+    which never picks a NaN in bf16.
     """
     x, axis = comparable(inputs[0]), op.attribute("axis")
     function = np.argmax if op.name == "onnx.ArgMax" else np.argmin

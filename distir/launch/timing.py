@@ -57,10 +57,10 @@ class TimingSettings:
     times. Each timing covers a number of calls in a row that takes about `least_s`
     seconds.
 
-    With `in_turn` above 0, packages alternate as the ops of a program do. In a turn,
-    the first call is not timed, and the next `in_turn` calls are timed. Each call has
-    other arguments, and its inputs have just been written. Code and activations are
-    thus in the caches, and parameters are not.
+    With `in_turn` above 0, packages are timed with the caches that an op finds in a
+    program. In each turn, the first call is not timed, and the next `in_turn` calls
+    are. Each call gets different arguments, and its inputs are written just before it.
+    So code and activations are in the caches, but parameters are not.
     """
 
     rounds: int = 3

@@ -135,9 +135,9 @@ class TimedBody:
 
     def write(self, arguments: list[Argument]) -> None:
         """
-        Writes each floating-point input among `arguments` with its own value, so that
-        it is in the caches as far as it fits. In a program, the previous op would just
-        have computed it.
+        Overwrites each floating-point input in `arguments` with its own value, which
+        brings as much of the input as fits into the caches. This imitates a program, in
+        which the previous op has just computed the input.
         """
         own = self.program.RANKS[self.rank].program
         specs = [self.program.ARGUMENTS[i] for i in own.arguments]

@@ -1,7 +1,7 @@
 """
-LAMB (You et al. 2020, "Large Batch Optimization for Deep Learning"), in two ops.
-Between these ops are norms of whole parameters: sums of squares, which devices that
-hold parts add up.
+LAMB (You et al. 2020, "Large Batch Optimization for Deep Learning"), in two ops. The
+norms of whole parameters are computed between the two ops: devices that hold parts of a
+parameter add up their sums of squares.
 """
 
 from __future__ import annotations

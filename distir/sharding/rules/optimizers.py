@@ -71,9 +71,9 @@ class _Steps:
 @decomposition("train.orthogonalize")
 def orthogonalize_in_steps(op: Operation) -> list[Operation]:
     """
-    Decomposes the orthogonalisation into its products. Devices that have parts of the
-    longer dimension add up X transpose(X), which is square and has the shorter size.
-    This sum is the only communication.
+    Decomposes the orthogonalisation into its matrix products. If the longer dimension
+    is split, the devices add up their parts of X transpose(X), a square matrix whose
+    size is the shorter dimension. This sum is the only communication.
     """
     assert isinstance(op, OrthogonalizeOp)
     steps = _Steps()

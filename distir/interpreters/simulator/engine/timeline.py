@@ -3,10 +3,10 @@ The effect of a function on the clocks of its mesh.
 
 All devices of a mesh do the same at the same time, so one number per stream describes
 all devices. If no communication is asynchronous, a call adds a fixed duration.
-Otherwise the effect of a call depends on how far the streams are apart, and the call
+Otherwise the effect of a call depends on how far apart the streams are, and the call
 replays the function's moments: each collective and each wait, with the computation
-between them as one duration. The result is exact, without a visit to each op.
-`streams.py` has the same rules for many devices.
+between them as one duration. The result is exact, although the call does not visit each
+op. `streams.py` states the rules of streams.
 """
 
 from __future__ import annotations
