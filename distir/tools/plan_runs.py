@@ -50,7 +50,8 @@ def run_plans(search: PlanSearch, count: int, timing: StepTiming) -> list[PlanRu
     chosen = ranked(search.results.values())[:count]
     modules = [search.programs(result.plan.batch) for result in chosen]
     for module, result in zip(modules, chosen, strict=True):
-        distribute_as(module, result, search.programs.requests)
+        programs = search.programs
+        distribute_as(module, result, programs.requests, programs.profiles)
     with StepTimer(timing) as timer:
         seconds = timer.seconds(modules)
     runs = [PlanRun(r, s) for r, s in zip(chosen, seconds, strict=True)]

@@ -28,7 +28,8 @@ def emit(module: ModuleOp, search: AutoSearch) -> Simulation:
     """
     best = search.best
     assert best is not None
-    distribute_as(module, best, search.programs.requests)
+    programs = search.programs
+    distribute_as(module, best, programs.requests, programs.profiles)
     add_notes(module, [search.measured_note() or chosen_plan(search)])
     return simulate(module, profiles=search.programs.profiles)
 

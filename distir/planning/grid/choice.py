@@ -23,6 +23,7 @@ from distir.planning.distribution.meshes import cluster_in
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.grid.between import Between, Sizes
 from distir.planning.grid.compiled_pipeline import PipelineSimulator
+from distir.planning.grid.overlapped_stages import fastest
 from distir.planning.grid.shared_stages import SharedStages
 from distir.planning.layouts.fitted_plan import Step
 from distir.planning.plans.plan import GridPlan
@@ -40,7 +41,8 @@ _Kind = tuple[str, int | None]
 SharedByMeshes = dict[tuple[object, ...], SharedStages]
 """
 The compiled functions that pipelines share. The key holds the text of the cluster,
-whether collectives are merged into buckets, and the meshes of the stages.
+whether collectives are merged into buckets, whether all-to-alls overlap computation,
+and the meshes of the stages.
 """
 
 
@@ -220,7 +222,7 @@ class ChosenProgram:
         self._allowed = {plan.k: True}
         self._divisions: dict[_Kind, DividedProgram] = {}
         self.layer_ranks: dict[_Kind, tuple[int, ...]] = {}
-        self._simulators: dict[tuple[_Kind, bool], PipelineSimulator] = {}
+        self._simulators: dict[tuple[_Kind, bool, bool], PipelineSimulator] = {}
         self._stages = stages
         self._profiles = profiles
         self._cluster = cluster_in(module, "", "search")
@@ -295,31 +297,56 @@ class ChosenProgram:
         return division
 
     def step(
-        self, pipeline: ScheduleOptions, micro_batches: int, buckets: bool = False
+        self,
+        pipeline: ScheduleOptions,
+        micro_batches: int,
+        buckets: bool = False,
+        overlaps: bool = False,
     ) -> Step | None:
         """
         Simulates a step of a pipeline with `micro_batches` micro-batches. `buckets`
-        says whether collectives are merged into buckets. Returns None if the devices of
-        a mesh differ; this pipeline can only be simulated as a program. Raises
+        says whether collectives are merged into buckets. With `overlaps`, all-to-alls
+        and sends overlap computation where this is faster. Returns None if the devices
+        of a mesh differ; this pipeline can only be simulated as a program. Raises
         DistIRError if the pipeline is not possible.
         """
         if not self._is_uniform:
             return None
         division = self.division(pipeline, micro_batches)
         try:
-            key = (pipeline.schedule, pipeline.chunks), buckets
-            known = self._simulators.get(key)
-            if known is None or known.division.assigned is not division.assigned:
-                shared = self._shared_stages(division, pipeline.p, buckets)
-                known = PipelineSimulator(division, shared)
-                self._simulators[key] = known
-            return known.step(division, pipeline)
+            best = self._simulator(division, pipeline, buckets).step(division, pipeline)
+            if overlaps:
+                simulator = self._simulator(division, pipeline, buckets, overlaps)
+                steps = [
+                    simulator.step(division, pipeline, paired=paired)
+                    for paired in (False, True)
+                ]
+                best = fastest(best, steps)
+            return best
         except NotUniform:
             self._is_uniform = False
             return None
 
+    def _simulator(
+        self,
+        division: DividedProgram,
+        pipeline: ScheduleOptions,
+        buckets: bool,
+        overlaps: bool = False,
+    ) -> PipelineSimulator:
+        """
+        Returns the simulator of the pipelines of a divided program. Raises NotUniform
+        if the devices of a mesh differ.
+        """
+        key = (pipeline.schedule, pipeline.chunks), buckets, overlaps
+        known = self._simulators.get(key)
+        if known is None or known.division.assigned is not division.assigned:
+            shared = self._shared_stages(division, pipeline.p, buckets, overlaps)
+            known = self._simulators[key] = PipelineSimulator(division, shared)
+        return known
+
     def _shared_stages(
-        self, division: DividedProgram, ranks: int, buckets: bool
+        self, division: DividedProgram, ranks: int, buckets: bool, overlaps: bool
     ) -> SharedStages:
         """
         Returns the compiled functions that pipelines with the same meshes of stages
@@ -327,9 +354,9 @@ class ChosenProgram:
         """
         assert self._cluster is not None
         meshes = [Mesh.of(op) for op in division.meshes(ranks)]
-        key = str(self._cluster), buckets, *meshes
+        key = str(self._cluster), buckets, overlaps, *meshes
         if key not in self._stages:
             self._stages[key] = SharedStages(
-                meshes, self._cluster, self._profiles, buckets
+                meshes, self._cluster, self._profiles, buckets, overlaps
             )
         return self._stages[key]

@@ -10,7 +10,7 @@ of the simulator.
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -40,6 +40,7 @@ from distir.pipelining import (
     ScheduleOptions,
     global_steps,
 )
+from distir.planning.grid.entry_items import CompiledSite, EntryItem, paired_items
 from distir.planning.grid.shared_stages import Compilation, SharedStages
 from distir.planning.layouts.fitted_plan import Step
 from distir.program import batch_size, updated_arguments
@@ -47,28 +48,6 @@ from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.functions import Make, StageFunction, StageOps
 from distir.transforms.pipelines.over_time import reduction_over_time
 from distir.transforms.pipelines.pipeline import check_fits
-
-
-@dataclass
-class _CompiledSite:
-    """
-    The use of a compiled function by a stage. One op stands for all calls of the
-    function by this stage.
-
-    - `op`: the op that stands for the calls;
-    - `callee`: the compiled function;
-    - `mesh`: the index of the stage's mesh;
-    - `fixed`: the operands that are arguments of the program and the same in all
-      micro-batches;
-    - `common`: all operands that are not in `fixed`; None for an operand that depends
-      on the micro-batch.
-    """
-
-    op: CallOp
-    callee: CompiledFunction
-    mesh: int
-    fixed: FixedOperands | None = None
-    common: Sequence[int | None] = ()
 
 
 @dataclass
@@ -90,23 +69,6 @@ class _Outside:
     used: tuple[int, ...] = ()
     op: Operation | None = None
     anchor: _Outside | None = None
-
-
-@dataclass
-class _Item:
-    """
-    An op of the entry function. A slot is the number of a value.
-
-    - `op`: the op;
-    - `operands`, `defined`: the slots of the op's operands and results;
-    - `step`: the step that the simulator executes for the op; None if the step depends
-      on the ops around it.
-    """
-
-    op: Operation
-    operands: Sequence[int]
-    defined: range
-    step: CompiledStep | None = None
 
 
 class CompiledEntry:
@@ -140,8 +102,10 @@ class CompiledEntry:
         block.
         """
         self._placed_before = 0
-        self._items: list[_Item] = []
-        self._sites: dict[StageFunction, _CompiledSite] = {}
+        self._items: list[EntryItem] = []
+        self._forward = frozenset(division.structure.forward)
+        self._sites: dict[StageFunction, CompiledSite] = {}
+        self._joined: list[CompiledSite] = []
         # By the types before and after.
         self._sends: dict[tuple[int, int], CompiledStep] = {}
 
@@ -198,7 +162,7 @@ class CompiledEntry:
         for slot, value in zip(defined, op.results, strict=True):
             self._bind(slot, value)
         self._computed.update(defined)
-        self._items.append(_Item(op, operands, defined))
+        self._items.append(EntryItem(op, operands, defined))
 
     def _define(self, types: Sequence[Attribute]) -> range:
         """
@@ -280,7 +244,7 @@ class CompiledEntry:
         step = like.moved({like.operands[0]: value}, by)
         used = (value,) if value in self._values else ()
         self._outside.append(_Outside(step.op, defined, used))
-        self._items.append(_Item(step.op, step.operands, defined, step))
+        self._items.append(EntryItem(step.op, step.operands, defined, step))
         return defined.start
 
     def stage_function(
@@ -305,7 +269,8 @@ class CompiledEntry:
         function = StageFunction(symbol, content.inputs, added, found.numbered)
         op = CallOp.create(properties={"callee": symbol})
         place = common.device_map.index[mesh]
-        self._sites[function] = _CompiledSite(op, found.compiled, place)
+        is_forward = group.ops[0] in self._forward
+        self._sites[function] = CompiledSite(op, found.compiled, place, is_forward)
         return function
 
     def call(
@@ -342,7 +307,7 @@ class CompiledEntry:
             fixed=site.fixed,
         )
         self._outside.append(_Outside(site.op, defined, tuple(used)))
-        self._items.append(_Item(site.op, operands, defined, step))
+        self._items.append(EntryItem(site.op, operands, defined, step))
         return defined
 
     def _fixed(
@@ -365,10 +330,11 @@ class CompiledEntry:
             others.clear()
         return FixedOperands(tuple(fixed.values()), tuple(fixed)), others
 
-    def run(self, results: Sequence[int]) -> Machine:
+    def run(self, results: Sequence[int], *, paired: bool = False) -> Machine:
         """
         Executes the program and returns the simulated machine. `results` are the slots
-        (numbers) of the program's results.
+        (numbers) of the program's results. With `paired`, forward and backward calls
+        with all-to-alls are computed beside each other.
         """
         function, common = self._division.structure.function, self.compilation
         self._place_outside()
@@ -380,6 +346,9 @@ class CompiledEntry:
         )
         around.attributes.update(function.attributes)
         common.kept.append(around)
+        if paired:
+            renamed = self._pair_calls()
+            results = [renamed.get(slot, slot) for slot in results]
         for item in self._in_order():
             self._compile(item)
         updated = {
@@ -400,7 +369,41 @@ class CompiledEntry:
             machine, compiled, arguments, placed, common.device_map, reserved
         )
 
-    def _in_order(self) -> list[_Item]:
+    def _pair_calls(self) -> Mapping[int, int]:
+        """
+        Joins forward and backward calls, in place. Returns the new slots of the results
+        of joined calls, by their slots before.
+        """
+        common, sites = self.compilation, {s.op: s for s in self._sites.values()}
+        joined: dict[tuple[Operation, ...], CompiledSite] = {}
+
+        def exchanges(first: CallStep, second: CallStep) -> bool:
+            overlapped, pair = common.shared.overlapped, (first, second)
+            assert overlapped is not None
+            return (
+                [sites[step.op].is_forward for step in pair] == [True, False]
+                # The functions were compiled for one mesh, or for meshes alike.
+                and first.callee.mesh == second.callee.mesh
+                and all(overlapped.exchanges(step.callee) for step in pair)
+            )
+
+        def join(first: CallStep, second: CallStep) -> CompiledSite:
+            ops = first.op, second.op
+            if ops not in joined:
+                pair = sites[ops[0]], sites[ops[1]]
+                site = common.joined(pair)
+                self._joined.append(site)
+                joined[ops] = site
+            return joined[ops]
+
+        self._items, renamed = paired_items(self._items, exchanges, join, self._again)
+        return renamed
+
+    def _again(self, slots: Sequence[int]) -> range:
+        """Reserves new slots for values that have the types of the values in `slots`."""
+        return self._define([self._types[slot] for slot in slots])
+
+    def _in_order(self) -> list[EntryItem]:
         """
         Returns the ops in the order of execution, after collectives were merged into
         buckets.
@@ -413,7 +416,7 @@ class CompiledEntry:
             [item.operands for item in items],
             [item.defined for item in items],
         )
-        order: list[Sequence[_Item]] = [[item] for item in items]
+        order: list[Sequence[EntryItem]] = [[item] for item in items]
         for bucket in found:
             members = [items[i] for i in bucket.members]
             for i in bucket.members:
@@ -421,7 +424,7 @@ class CompiledEntry:
             order[bucket.place] = members
         return [item for group in order for item in group]
 
-    def _compile(self, item: _Item) -> None:
+    def _compile(self, item: EntryItem) -> None:
         """
         Appends the step of an op to the compiled function. If the op communicates while
         it computes, the step of this communication comes before it.
@@ -446,7 +449,7 @@ class CompiledEntry:
         calls = [
             (s.op, s.callee, s.mesh) for s in compiled.steps if isinstance(s, CallStep)
         ]
-        stages = {site.op for site in self._sites.values()}
+        stages = {site.op for site in (*self._sites.values(), *self._joined)}
         for op, callee, place in dict.fromkeys(calls):
             assert place is not None  # all of a folded function is on one mesh
             mesh = names[place]
@@ -472,13 +475,20 @@ class PipelineSimulator:
         self._compilations: dict[int, Compilation] = {}
         """The compilations, by number of micro-batches."""
 
-    def step(self, division: DividedProgram, options: ScheduleOptions) -> Step:
+    def step(
+        self,
+        division: DividedProgram,
+        options: ScheduleOptions,
+        *,
+        paired: bool = False,
+    ) -> Step:
         """
         Returns the time and memory of one step of a pipeline. They are equal to the
         results of `simulate` for the program that `distribute` makes. `division` is the
         division that the simulator was made with, or the same division for another
-        number of micro-batches. Raises DistIRError if the pipeline is not possible, and
-        NotUniform if the devices of a mesh differ.
+        number of micro-batches. With `paired`, forward and backward calls with
+        all-to-alls are computed beside each other. Raises DistIRError if the pipeline
+        is not possible, and NotUniform if the devices of a mesh differ.
         """
         structure, device_map = division.structure, self._shared.device_map
         trains = bool(structure.backward)
@@ -497,7 +507,7 @@ class PipelineSimulator:
         entry = CompiledEntry(division, compilation)
         sends = not options.blocking_sends
         results = division.emit(schedule, steps, fold, entry, asynchronous=sends)
-        machine = entry.run(results)
+        machine = entry.run(results, paired=paired)
         compilation.contents.share()
         seconds, batch = machine.end, batch_size(structure.function) or 0
         samples = batch / seconds if seconds else 0.0

@@ -31,6 +31,7 @@ from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.expectations import check_expectations
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, planned
+from distir.planning.grid.overlapped_stages import OVERLAPPED
 from distir.planning.grid.shared_stages import SharedStages
 from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.fitted_plan import Step
@@ -45,6 +46,7 @@ from distir.sharding.local import local_form
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import sharding_rule
 from distir.sharding.verification import verify_distribution
+from distir.transforms.overlap.kinds import KINDS
 from distir.transforms.pipelines.kinds import WholeBatchNeeded
 from distir.transforms.pipelines.pipeline import divided, pipeline_ops
 from distir.transforms.resharding import lower_reshards
@@ -61,15 +63,28 @@ them.
 """
 
 
-def distribute_as(module: ModuleOp, result: Simulated, requests: Requests) -> None:
+def distribute_as(
+    module: ModuleOp,
+    result: Simulated,
+    requests: Requests,
+    profiles: Sequence[str | Profile] = (),
+) -> None:
     """
     Distributes a program by the plan in `result`, with the user's requests, and
-    verifies it. Uses the layouts in `result` and searches none. Raises DistIRError if
-    the requests are not met or the program is not correct.
+    verifies it. Uses the layouts in `result` and searches none. `profiles` are the
+    profiles with which the plan was simulated. Raises DistIRError if the requests are
+    not met or the program is not correct.
     """
     plan = result.plan
     if isinstance(plan, GridPlan):
-        distribute(module, grid_options(plan, requests))
+        options = grid_options(plan, requests)
+        if _is_overlapped_at_once(plan):
+            # Such overlap was judged with the profiles, and is chosen with them again.
+            distribute(module, replace(options, overlap=False, overlapped=()))
+            overlap_communication(module, kinds=plan.kinds, profiles=profiles)
+            verify_distribution(module)
+        else:
+            distribute(module, options)
     elif isinstance(plan, LayoutPlan) and result.layouts is not None:
         searched = SearchedLayouts(requests)
         searched.replay(module, plan, result.layouts)
@@ -101,6 +116,18 @@ def _source_of(plan: Plan) -> Hashable:
     if not isinstance(plan, GridPlan):
         return plan.batch, 1, 1
     return plan.batch, plan.options().expert_degree, plan.c
+
+
+def _is_overlapped_at_once(plan: Plan) -> bool:
+    """
+    Whether a plan overlaps only all-to-alls and sends, in a pipeline that can be
+    simulated without building its program. Such a plan splits no op that a reduction
+    or a gather of activations would follow.
+    """
+    if not isinstance(plan, GridPlan) or not plan.overlap or plan.p == 1:
+        return False
+    is_plain = plan.t * plan.c * plan.r == 1 and plan.zero <= 1
+    return is_plain and set(plan.kinds) == set(OVERLAPPED)
 
 
 def _schedule(plan: GridPlan) -> ScheduleOptions:
@@ -212,7 +239,9 @@ class Evaluator:
         """
         if not isinstance(plan, GridPlan) or not self._is_simulated_at_once(plan):
             return None
-        return self._choose(plan).step(_schedule(plan), plan.k, plan.buckets)
+        return self._choose(plan).step(
+            _schedule(plan), plan.k, plan.buckets, plan.overlap
+        )
 
     def _is_simulated_at_once(self, plan: GridPlan) -> bool:
         """
@@ -224,7 +253,8 @@ class Evaluator:
         is_changed = isinstance(plan, GridPlan) and (
             plan.context == "ring" or plan.offload_states
         )
-        others = plan.stages or plan.overlap or is_changed
+        overlaps = plan.overlap and not _is_overlapped_at_once(plan)
+        others = plan.stages or overlaps or is_changed
         return not others and not self._requests.whole
 
     def prepare(self, plans: Sequence[Plan]) -> None:
@@ -290,7 +320,8 @@ class Evaluator:
             before = found.simulated
             if self._profiles or isinstance(before, Step):
                 before = None
-            after = overlap_communication(found.module, before=before)
+            kinds = plan.kinds or KINDS
+            after = overlap_communication(found.module, kinds=kinds, before=before)
             found = replace(found, simulated=None if self._profiles else after)
         check_whole(found.module, self._requests.whole)
         check_expectations(found.module, plan.k if plan.is_pipelined else 1)

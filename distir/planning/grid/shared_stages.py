@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
+from xdsl.dialects.builtin import SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
@@ -22,6 +23,8 @@ from distir.interpreters.simulator.profiles.files import load_profiles
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.distribution.buckets import MessageSizes
 from distir.planning.grid.contents import Contents, Numbers
+from distir.planning.grid.entry_items import CompiledSite
+from distir.planning.grid.overlapped_stages import OverlappedStages
 from distir.sharding.exchanges import exchanged_axes
 from distir.sharding.mesh import Mesh
 from distir.transforms.bucketing import CollectiveBucketer
@@ -55,7 +58,8 @@ class SharedStages:
 
     - `profiles`: measured speeds of the cluster's devices;
     - `buckets`: whether collectives of neighbouring tensors are merged into one
-      message.
+      message;
+    - `overlaps`: whether all-to-alls of experts overlap computation.
 
     Raises NotUniform if the devices of a mesh differ.
     """
@@ -66,6 +70,7 @@ class SharedStages:
         cluster: ClusterOp,
         profiles: Sequence[Profile] = (),
         buckets: bool = False,
+        overlaps: bool = False,
     ):
         known = {mesh.name: mesh for mesh in meshes}
         hardware = Hardware.of(cluster, load_profiles(profiles, cluster))
@@ -76,6 +81,9 @@ class SharedStages:
         if buckets:
             limit = MessageSizes(Hardware.of(cluster), known).limit
             self.bucketer = CollectiveBucketer(known, limit)
+        self.overlapped = OverlappedStages() if overlaps else None
+        self.joined: dict[tuple[CompiledFunction, ...], CompiledFunction] = {}
+        """The functions that do the work of a forward and a backward function."""
         self.summaries = Summaries()
         self.numbers = Numbers()
         self.functions: dict[Hashable, SharedFunction] = {}
@@ -168,10 +176,36 @@ class Compilation:
 
     def _compiled(self, function: FuncOp) -> CompiledFunction:
         """Compiles a function. All functions that it calls must have been compiled."""
-        self.shared.lowering.lower(function)
-        if self.shared.bucketer is not None:
-            self.shared.bucketer.bucket(function)
-        return self.compiler.compile(function)
+        shared = self.shared
+        shared.lowering.lower(function)
+        if shared.overlapped is not None:
+            shared.overlapped.place(function)
+        if shared.bucketer is not None:
+            shared.bucketer.bucket(function)
+        compiled = self.compiler.compile(function)
+        if shared.overlapped is not None:
+            shared.overlapped.bodies[compiled] = function
+        return compiled
+
+    def joined(self, pair: tuple[CompiledSite, CompiledSite]) -> CompiledSite:
+        """
+        Returns the use of a function that computes the function of a forward call
+        beside the function of a backward call. Both are compiled for one mesh.
+        """
+        shared, callees = self.shared, (pair[0].callee, pair[1].callee)
+        if callees not in shared.joined:
+            assert shared.overlapped is not None
+            name = f"{callees[0].name}_{callees[1].name}"
+            function = shared.overlapped.joined(callees, name)
+            if shared.bucketer is not None:
+                shared.bucketer.bucket(function)
+            compiled = shared.compiler.of({name: function}).compile(function)
+            compiled.mesh = callees[0].mesh
+            shared.overlapped.bodies[compiled] = function
+            shared.joined[callees] = compiled
+        compiled = shared.joined[callees]
+        op = CallOp.create(properties={"callee": SymbolRefAttr(compiled.name)})
+        return CompiledSite(op, compiled, pair[0].mesh)
 
     def _number(self, name: str) -> int:
         """

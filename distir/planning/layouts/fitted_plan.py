@@ -34,6 +34,11 @@ class Step(NamedTuple):
     reserved_bytes: int
     spare_bytes: tuple[int, ...] = ()
 
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits into the memory of every device."""
+        return max(self.peak_bytes, self.reserved_bytes) <= self.memory_bytes
+
     @staticmethod
     def of(simulated: Simulation | Step) -> Step:
         """

@@ -37,8 +37,9 @@ class Plan(ABC):
       schedule, empty for the default one; `stages`: the division into stages, empty for
       the default one, or `search` to search it; `chunks`: the stages per rank, 0 for the
       fewest that the schedule can have;
-    - `overlap`: whether communication overlaps computation; `buckets`: whether
-      neighbouring tensors travel in one message.
+    - `overlap`: whether communication overlaps computation; `overlapped`: the kinds of
+      communication that overlap, joined by commas, empty for all kinds; `buckets`:
+      whether neighbouring tensors travel in one message.
     """
 
     batch: int
@@ -50,6 +51,7 @@ class Plan(ABC):
     stages: str = same_option(PipelineOptions, "stages", default="")
     chunks: int = same_option(PipelineOptions, "chunks", default=0)
     overlap: bool = same_option(DistributionOptions, "overlap")
+    overlapped: str = ""
     buckets: bool = same_option(DistributionOptions, "buckets")
 
     @property
@@ -59,6 +61,14 @@ class Plan(ABC):
         micro-batches.
         """
         return self.p > 1 or self.k > 1
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """
+        The kinds of communication that overlap computation; empty for all kinds, or if
+        the plan has no overlap.
+        """
+        return tuple(filter(None, self.overlapped.split(",")))
 
     @property
     def pipeline(self) -> PipelineOptions:
@@ -105,6 +115,7 @@ class Plan(ABC):
             self.stages,
             self.chunks,
             self.overlap,
+            self.overlapped,
             self.buckets,
         )
 
@@ -119,6 +130,7 @@ class Plan(ABC):
             text += f" stages={self.stages}"
         text += f" chunks={self.chunks}" if self.chunks else ""
         text += " overlap" if self.overlap else ""
+        text += f"={self.overlapped}" if self.overlapped else ""
         return text + ("" if self.buckets else " no-buckets")
 
 
@@ -173,7 +185,8 @@ class GridPlan(Plan):
     def shared(self) -> tuple[object, ...]:
         # With overlap, ZeRO 1 and 2 store parameters split until the next step's
         # forward.
-        stored = self.overlap and self.zero in (1, 2)
+        early = self.overlap and (not self.overlapped or "params" in self.kinds)
+        stored = early and self.zero in (1, 2)
         between = self.sequence_parallel, self.keep_gathered
         return *super().shared, stored, self.no_sync, *between
 
@@ -209,6 +222,7 @@ class GridPlan(Plan):
         """
         named = {own.name for own in fields(DistributionOptions)}
         own = {name: value for name, value in vars(self).items() if name in named}
+        own["overlapped"] = self.kinds
         return DistributionOptions(
             **own | vars(self.pipeline),
             context_order="contiguous" if self.c == 1 else "cyclic",

@@ -109,7 +109,7 @@ class Simulated(Result):
         """
         if self.layouts is None:
             return False
-        if replace(self.plan, overlap=plan.overlap) == plan:
+        if _with_overlap_of(self.plan, plan) == plan:
             return True
         return (
             self.plan.is_pipelined
@@ -124,7 +124,7 @@ class Simulated(Result):
         true. If the pipeline of `plan` differs from this plan's, the layouts are those
         that were chosen without the costs of sends between stages.
         """
-        if self.layouts is None or replace(self.plan, overlap=plan.overlap) == plan:
+        if self.layouts is None or _with_overlap_of(self.plan, plan) == plan:
             return self.layouts
         return self.layouts.for_any_pipeline
 
@@ -146,7 +146,7 @@ lacks it.
 """
 
 
-_IF_SET = ("chunks", "sequence_parallel", "keep_gathered", "expert_axes")
+_IF_SET = ("chunks", "overlapped", "sequence_parallel", "keep_gathered", "expert_axes")
 """The keys that are left out of a result whose plan does not have them."""
 
 _ADDED = (
@@ -183,4 +183,9 @@ def simulated(results: Iterable[Result]) -> list[Simulated]:
 
 
 def _without_pipeline(plan: Plan) -> Plan:
-    return replace(plan, p=1, schedule="", stages="", overlap=False)
+    return replace(plan, p=1, schedule="", stages="", overlap=False, overlapped="")
+
+
+def _with_overlap_of(plan: Plan, other: Plan) -> Plan:
+    """Returns `plan` with the overlap of the plan `other`."""
+    return replace(plan, overlap=other.overlap, overlapped=other.overlapped)

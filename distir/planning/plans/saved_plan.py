@@ -333,7 +333,7 @@ class SavedPlan:
                 f"same, but its ops are not; search a plan for this one"
             )
         replace_cluster(module, self.cluster_op())
-        distribute_as(module, self.result, self.requests)
+        distribute_as(module, self.result, self.requests, self.profiles)
 
     def _distribute_entries(
         self, module: ModuleOp, searched: ModuleOp, what: str

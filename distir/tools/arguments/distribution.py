@@ -99,7 +99,8 @@ def written_options(options: DistributionOptions, always: str = "") -> list[str]
         else:
             values = value if isinstance(value, tuple) else (value,)
             found += [f"{flag} {one}" for one in values]
-    return [*found, "--overlap"] if options.overlap else found
+    kinds = ",".join(options.overlapped)
+    return [*found, f"--overlap {kinds}".rstrip()] if options.overlap else found
 
 
 def check_cluster_given(arguments: Namespace) -> None:

@@ -84,9 +84,12 @@ def write_kind(op: Operation, kind: str) -> None:
     op.attributes[_KIND] = StringAttr(kind)
 
 
-def erase_kinds(module: ModuleOp) -> None:
-    """Removes the kinds of communication that `write_kinds` wrote."""
-    for op in module.walk():
+def erase_kinds(within: Operation) -> None:
+    """
+    Removes the kinds of communication that were written onto ops of a program or of a
+    function.
+    """
+    for op in within.walk():
         op.attributes.pop(_KIND, None)
 
 

@@ -9,7 +9,7 @@ device computes with the rows of the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -31,9 +31,6 @@ from distir.program import (
 from distir.program.functions import erase_unreachable, unique_name
 from distir.transforms.repeats.inlining import inline_call
 
-_Pairs = dict[Operation, CallOp]
-"""The backward call of a pair, by its forward call."""
-
 
 def pair_calls(module: ModuleOp) -> bool:
     """
@@ -46,47 +43,48 @@ def pair_calls(module: ModuleOp) -> bool:
     entry = entry_function(module)
     *ops, end = entry.body.block.ops
     pairs = _candidates(entry, ops, functions(module))
-    groups = _ordered(ops, pairs) if pairs else []
-    if all(len(group) == 1 for group in groups):
+    order = paired_order(_dependencies(ops), pairs) if pairs else []
+    if all(len(group) == 1 for group in order):
         return False
     for op in ops:
         op.detach()
     joined: dict[tuple[str, str], FuncOp] = {}
-    for group in groups:
-        for op in group:
-            Rewriter.insert_op(op, InsertPoint.before(end))
+    for group in order:
+        for place in group:
+            Rewriter.insert_op(ops[place], InsertPoint.before(end))
         if len(group) > 1:
-            _join(module, group, joined)
+            _join(module, [ops[place] for place in group], joined)
     erase_unreachable(module)
     return True
 
 
 def _candidates(
     entry: FuncOp, ops: Sequence[Operation], known: dict[str, FuncOp]
-) -> _Pairs:
+) -> dict[int, int]:
     """
     Returns the pairs of a forward and a backward call that follow each other on a mesh
-    and that both contain all-to-alls.
+    and that both contain all-to-alls, as places among `ops`: the backward call by its
+    forward call.
     """
     exchanges: dict[str, bool] = {}
     for name, function in known.items():
         _find_exchanges(name, function, known, exchanges)
     returned = return_op(entry).operands
     forward = ancestors([returned[i] for i in forward_results(entry)])
-    pairs: _Pairs = {}
-    latest: dict[str, CallOp] = {}
-    for op in ops:
+    pairs: dict[int, int] = {}
+    latest: dict[str, tuple[int, CallOp]] = {}
+    for place, op in enumerate(ops):
         if not isinstance(op, CallOp) or (mesh := _mesh_of(op)) is None:
             continue
-        before = latest.get(mesh)
+        first, before = latest.get(mesh, (0, None))
         if before is not None and before in forward and op not in forward:
             calls = before, op
             needs = any(value.owner is before for value in op.operands)
             if not needs and all(
                 exchanges[call.callee.string_value()] for call in calls
             ):
-                pairs[before] = op
-        latest[mesh] = op
+                pairs[first] = place
+        latest[mesh] = place, op
     return pairs
 
 
@@ -101,13 +99,13 @@ def _find_exchanges(
         found[name] = any(
             _find_exchanges(callee, known[callee], known, found)
             if isinstance(op, CallOp) and (callee := op.callee.string_value())
-            else _exchanges(op)
+            else exchanges_floats(op)
             for op in function.body.block.ops
         )
     return found[name]
 
 
-def _exchanges(op: Operation) -> bool:
+def exchanges_floats(op: Operation) -> bool:
     """
     Whether `op` is an all-to-all of floats. All-to-alls of integers do not count,
     because they are short.
@@ -127,93 +125,91 @@ def _mesh_of(call: CallOp) -> str | None:
     return None
 
 
-def _ordered(ops: Sequence[Operation], pairs: _Pairs) -> list[tuple[Operation, ...]]:
+def paired_order(
+    needs: Sequence[Collection[int]], pairs: Mapping[int, int]
+) -> list[tuple[int, ...]]:
     """
-    Returns the ops in an order in which the calls of each pair follow each other, as
-    groups: a pair is a group of two ops, any other op a group of one. All other ops
-    keep their order as far as possible. If the calls of a pair depend on each other,
-    the pair is dissolved.
+    Returns an order of ops in which the calls of each pair follow each other, as
+    groups: a pair is a group of two ops, any other op a group of one. Ops are given by
+    their places in the present order: `needs` has the ops that must run before each op,
+    and `pairs` the second call of a pair by its first call. All other ops keep their
+    order as far as possible. If the calls of a pair depend on each other, the pair is
+    dissolved.
     """
-    first_of: dict[Operation, Operation] = {b: a for a, b in pairs.items()}
-    place = {op: i for i, op in enumerate(ops)}
-    needs = _dependencies(ops)
-    users: dict[Operation, list[Operation]] = {op: [] for op in ops}
-    for op, sources in needs.items():
+    first_of = {second: first for first, second in pairs.items()}
+    users: list[list[int]] = [[] for _ in needs]
+    for place, sources in enumerate(needs):
         for source in sources:
-            users[source].append(op)
-    missing = {op: len(sources) for op, sources in needs.items()}
-    apart: set[Operation] = set()
-    done: set[Operation] = set()
-    ready = [place[op] for op in ops if not missing[op]]
-    heapify(ready)
-    # Forward calls that wait for the other call of their pair.
+            users[source].append(place)
+    missing = [len(sources) for sources in needs]
+    apart: set[int] = set()
+    done: set[int] = set()
+    # In ascending order, which is a heap.
+    ready = [place for place, count in enumerate(missing) if not count]
+    # First calls that wait for the second call of their pair.
     waiting: list[int] = []
-    order: list[tuple[Operation, ...]] = []
+    order: list[tuple[int, ...]] = []
 
-    def finish(group: tuple[Operation, ...]) -> None:
+    def finish(group: tuple[int, ...]) -> None:
         order.append(group)
         done.update(group)
-        for user in (user for op in group for user in users[op]):
+        for user in (user for place in group for user in users[place]):
             missing[user] -= 1
             if not missing[user] and user not in done:
-                heappush(ready, place[user])
+                heappush(ready, user)
 
     while ready or waiting:
         if not ready:
             # The second call of the first pair needs the results of another pair.
-            op = ops[heappop(waiting)]
-            if op not in done:
-                apart.add(op)
-                finish((op,))
+            place = heappop(waiting)
+            if place not in done:
+                apart.add(place)
+                finish((place,))
             continue
-        op = ops[heappop(ready)]
-        if op in done:
+        place = heappop(ready)
+        if place in done:
             continue
-        first = first_of.get(op)
-        if op in pairs and op not in apart:
+        first = first_of.get(place)
+        if place in pairs and place not in apart:
             # On its mesh, the second call waits for the first one alone.
-            second = pairs[op]
-            if missing[second] == 1:
-                finish((op, second))
+            if missing[pairs[place]] == 1:
+                finish((place, pairs[place]))
             else:
-                heappush(waiting, place[op])
+                heappush(waiting, place)
         elif first is not None and first not in done:
-            finish((first, op))
+            finish((first, place))
         else:
-            finish((op,))
-        for number in [n for n in waiting if missing[pairs[_call(ops[n])]] == 1]:
-            waiting.remove(number)
+            finish((place,))
+        for first in [n for n in waiting if missing[pairs[n]] == 1]:
+            waiting.remove(first)
             heapify(waiting)
-            heappush(ready, number)
+            heappush(ready, first)
     return order
 
 
-def _call(op: Operation) -> CallOp:
-    assert isinstance(op, CallOp)
-    return op
-
-
-def _dependencies(ops: Sequence[Operation]) -> dict[Operation, set[Operation]]:
+def _dependencies(ops: Sequence[Operation]) -> list[set[int]]:
     """
-    Returns for each op the ops that must run before it: the ops that compute its
-    operands and, for a call, the preceding call on the same mesh.
+    Returns for each op the places of the ops that must run before it: the ops that
+    compute its operands and, for a call, the preceding call on the same mesh.
     """
-    own = set(ops)
-    needs: dict[Operation, set[Operation]] = {}
-    latest: dict[str, CallOp] = {}
-    for op in ops:
+    places = {op: place for place, op in enumerate(ops)}
+    needs: list[set[int]] = []
+    latest: dict[str, int] = {}
+    for place, op in enumerate(ops):
         owners = (value.owner for value in op.operands)
-        needs[op] = {o for o in owners if isinstance(o, Operation) and o in own}
+        needs.append(
+            {places[o] for o in owners if isinstance(o, Operation) and o in places}
+        )
         if isinstance(op, CallOp) and (mesh := _mesh_of(op)) is not None:
             if mesh in latest:
-                needs[op].add(latest[mesh])
-            latest[mesh] = op
+                needs[-1].add(latest[mesh])
+            latest[mesh] = place
     return needs
 
 
 def _join(
     module: ModuleOp,
-    group: tuple[Operation, ...],
+    group: Sequence[Operation],
     joined: dict[tuple[str, str], FuncOp],
 ) -> None:
     """
@@ -221,10 +217,12 @@ def _join(
     `joined` has the functions that were made before, by the names of the two functions
     that each of them joins.
     """
-    calls = [_call(op) for op in group]
+    calls = [op for op in group if isinstance(op, CallOp)]
     first, second = (call.callee.string_value() for call in calls)
     if (first, second) not in joined:
-        made = _joined_function(module, calls, unique_name(module, f"{first}_{second}"))
+        known = functions(module)
+        name = unique_name(module, f"{first}_{second}")
+        made = joined_function([known[first], known[second]], known, name)
         module.body.block.insert_op_before(made, entry_function(module))
         joined[first, second] = made
     function = joined[first, second]
@@ -239,13 +237,14 @@ def _join(
         Rewriter.erase_op(call)
 
 
-def _joined_function(module: ModuleOp, calls: Sequence[CallOp], name: str) -> FuncOp:
+def joined_function(
+    callees: Sequence[FuncOp], known: Mapping[str, FuncOp], name: str
+) -> FuncOp:
     """
-    Returns a function called `name` that does the work of all `calls`, with their ops
-    taking turns. The function is not added to the module.
+    Returns a function called `name` that does the work of `callees`, with their ops
+    taking turns. Its arguments and results are theirs, one after the other. `known` has
+    the functions that they call, by name; calls are inlined.
     """
-    known = functions(module)
-    callees = [known[call.callee.string_value()] for call in calls]
     inputs = [t for f in callees for t in f.function_type.inputs.data]
     outputs = [t for f in callees for t in f.function_type.outputs.data]
     function = FuncOp(name, (inputs, outputs), visibility=StringAttr("private"))
@@ -257,16 +256,19 @@ def _joined_function(module: ModuleOp, calls: Sequence[CallOp], name: str) -> Fu
     ):
         argument.name_hint = old.name_hint
     inner: list[CallOp] = []
-    for call in calls:
-        count = len(call.operands)
-        inner.append(CallOp(call.callee, arguments[:count], call.result_types))
+    for callee in callees:
+        types = callee.function_type
+        count = len(types.inputs)
+        symbol, results = callee.sym_name.data, types.outputs.data
+        inner.append(CallOp(symbol, arguments[:count], results))
         del arguments[:count]
     end = ReturnOp(*[value for call in inner for value in call.results])
     block.add_op(end)
     bodies: list[list[Operation]] = []
-    for call in inner:
+    for call, callee in zip(inner, callees, strict=True):
         before = set(block.ops)
         block.insert_op_before(call, end)
+        inline_call(call, callee)
         _inline(block.ops, known)
         bodies.append([op for op in block.ops if op not in before])
     for op in _in_turns(*bodies):
@@ -275,7 +277,7 @@ def _joined_function(module: ModuleOp, calls: Sequence[CallOp], name: str) -> Fu
     return function
 
 
-def _inline(ops: Iterable[Operation], known: dict[str, FuncOp]) -> None:
+def _inline(ops: Iterable[Operation], known: Mapping[str, FuncOp]) -> None:
     """
     Inlines all calls among `ops`, the ops of a block. Calls in the inlined bodies are
     inlined, too.
@@ -306,6 +308,6 @@ def _chunks(ops: Sequence[Operation]) -> list[list[Operation]]:
     found: list[list[Operation]] = [[]]
     for op in ops:
         found[-1].append(op)
-        if _exchanges(op):
+        if exchanges_floats(op):
             found.append([])
     return found
