@@ -26,7 +26,7 @@ class ScheduleOptions:
 
     - `p`: number of pipeline ranks;
     - `schedule`: `gpipe`, `1f1b` (the default for training), `interleaved-1f1b`,
-      `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for
+      `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, `dualpipev-whole`, or `forward` for
       inference;
     - `chunks`: number of stages per rank, by default the smallest number that the
       schedule allows;
@@ -48,7 +48,7 @@ class ScheduleOptions:
     schedule: str = option(
         "",
         "gpipe, 1f1b (default of a training step), interleaved-1f1b, zb-h1, "
-        "interleaved-zero-bubble, zbv, dualpipev, or forward (default of inference)",
+        "interleaved-zero-bubble, zbv, dualpipev, dualpipev-whole, or forward (default of inference)",
         metavar="NAME",
     )
     chunks: int | None = option(

@@ -14,7 +14,7 @@ from distir.pipelining.alternating import (
     one_forward_one_backward,
     zero_bubble,
 )
-from distir.pipelining.v_shaped import dualpipev, zbv
+from distir.pipelining.v_shaped import dualpipev, dualpipev_whole, zbv
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ SCHEDULES: dict[str, ScheduleKind] = {
     "interleaved-zero-bubble": ScheduleKind(zero_bubble, 2, None),
     "zbv": ScheduleKind(zbv, 2, 2),
     "dualpipev": ScheduleKind(dualpipev, 2, 2),
+    "dualpipev-whole": ScheduleKind(dualpipev_whole, 2, 2),
     "forward": ScheduleKind(forward_only, 1, None),
 }
 """

@@ -2,7 +2,7 @@
 The schedules whose stages lie on the ranks in the shape of a V: with P ranks, rank r
 has stages r and 2 P - 1 - r. The loss is thus on the same rank as the input.
 
-Both schedules are generated for at least as many micro-batches as fill the pipeline,
+ZB-V and DualPipeV are generated for at least as many micro-batches as fill the pipeline,
 and then surplus micro-batches are left out. This is possible because no action of a
 micro-batch waits for an action of another micro-batch.
 """
@@ -66,6 +66,26 @@ def dualpipev(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
         return actions
 
     return _schedule(rank_actions, ranks, micro_batches)
+
+
+def dualpipev_whole(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
+    """
+    Returns DualPipeV with whole backward passes, as DualPipe computes them without its
+    option for zero bubbles. No weight gradients wait, so that the activations that they
+    need are freed at once. With full recomputation these are most of the memory.
+    """
+    split = dualpipev(ranks, micro_batches, chunks)
+    phases = {Phase.BACKWARD_INPUT: Phase.BACKWARD}
+    return PipelineSchedule.of(
+        [
+            [
+                action._replace(phase=phases.get(action.phase, action.phase))
+                for action in actions
+                if action.phase is not Phase.BACKWARD_WEIGHT
+            ]
+            for actions in split.actions
+        ]
+    )
 
 
 def _schedule(
