@@ -434,13 +434,15 @@ class AutoSearch(PlanSearch):
         Returns a sort key for neighbours. Plans that are expected to fit come first,
         then faster plans, then plans that are judged quickly. If the model is too large
         for one device, plans with searched layouts come last, because a search of
-        layouts takes as long as many plans of the grid. Sequence parallelism then comes
-        before all other changes that were not tried yet, because it saves memory at no
-        cost.
+        layouts takes as long as many plans of the grid. Sequence parallelism, which
+        saves memory at no cost, and overlap of all-to-alls then come before all other
+        changes that were not tried yet.
         """
         origin, is_large = self._origins[plan], bool(self._starts)
         is_searched = isinstance(plan, LayoutPlan)
-        saves = isinstance(plan, GridPlan) and plan.sequence_parallel
+        saves = isinstance(plan, GridPlan) and (
+            plan.sequence_parallel or plan.is_overlapped_at_once
+        )
         return (
             not self._effects.may_fit(origin, plan),
             is_large and is_searched,
@@ -501,7 +503,9 @@ class AutoSearch(PlanSearch):
         Whether `plan` is known to fit with a single micro-batch, with layouts that were
         chosen without a memory limit.
         """
-        whole = with_micro_batches(replace(plan, schedule="", overlap=False), 1)
+        whole = with_micro_batches(
+            replace(plan, schedule="", overlap=False, overlapped=""), 1
+        )
         known = self.results.get(whole)
         if not isinstance(known, Simulated) or not known.fits:
             return False
@@ -538,7 +542,11 @@ class AutoSearch(PlanSearch):
         interest.
         """
         known = ranked(self.results.values())
-        alike = [r.throughput_samples_per_s for r in known if not r.plan.overlap]
+        alike = [
+            r.throughput_samples_per_s
+            for r in known
+            if not r.plan.overlap or not refinements(r.plan)
+        ]
         return max(alike, default=0.0) / _WORTH
 
     def _may_fit(self, plan: Plan) -> bool:

@@ -24,10 +24,12 @@ def refinements(plan: Plan) -> int:
     """
     Returns the number of refinements that a plan has: overlap, searched stages, and a
     pipeline with optimizer states in the host's memory. Each refinement makes judging
-    the plan take several times as long.
+    the plan take several times as long. Overlap that is simulated without the program
+    is no refinement.
     """
     pipelined = plan.is_pipelined and offloads(plan)
-    return plan.overlap + bool(plan.stages) + pipelined
+    at_once = isinstance(plan, GridPlan) and plan.is_overlapped_at_once
+    return (plan.overlap and not at_once) + bool(plan.stages) + pipelined
 
 
 def sorted_results(

@@ -12,7 +12,14 @@ from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
 from distir.pipelining import SCHEDULES
 from distir.planning.distribution.distribute import CONTEXTS
-from distir.planning.plans.plan import Axes, GridPlan, LayoutPlan, Plan, Space
+from distir.planning.plans.plan import (
+    OVERLAPPED,
+    Axes,
+    GridPlan,
+    LayoutPlan,
+    Plan,
+    Space,
+)
 from distir.transforms.memory.checkpoint_policies import LayerPolicies
 
 AXES = "dtsu"
@@ -22,6 +29,12 @@ requests can name the first two.
 """
 
 _SCHEDULES = ("", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
+
+_PAIRED = ("dualpipev-whole", "dualpipev")
+"""
+The schedules in which a rank computes forwards beside backwards, so that all-to-alls
+of one micro-batch travel while another one is computed.
+"""
 
 POLICIES_BY_COST = ("none", "selective", "products", "full")
 """
@@ -252,7 +265,11 @@ class AutoSpace:
         policy.
         """
         if isinstance(plan, GridPlan):
-            yield from self._next_on_grid(plan)
+            for other in self._next_on_grid(plan):
+                is_left = isinstance(other, GridPlan) and other.is_overlapped_at_once
+                kept = is_left or not other.overlapped
+                yield other if kept else replace(other, overlap=False, overlapped="")
+            yield from self._paired(plan)
         elif isinstance(plan, LayoutPlan):
             for overlap in self.overlap:
                 yield replace(plan, overlap=overlap)
@@ -265,7 +282,7 @@ class AutoSpace:
         """
         devices = not isinstance(plan, GridPlan) or plan.devices > 1
         for overlap in self.overlap if devices else ():
-            yield replace(plan, overlap=overlap)
+            yield replace(plan, overlap=overlap, overlapped="")
         if plan.p > 1:
             yield replace(plan, stages="search")
 
@@ -306,10 +323,30 @@ class AutoSpace:
         yield from self._pipelines(c, c.batch // c.batch_parts)
         if c.devices > 1:
             for overlap in self.overlap:
-                yield replace(c, overlap=overlap)
+                yield replace(c, overlap=overlap, overlapped="")
         if c.p > 1 and c.d * c.t > 1 and c.c * c.e * c.r == 1:
             # The same pipeline with searched layouts.
             yield c.searched(self._axes_of(c.d, c.t))
+
+    def _paired(self, c: GridPlan) -> Iterator[GridPlan]:
+        """
+        Yields `c` with each schedule in which forwards run beside backwards, and with
+        the overlap of all-to-alls, if experts are on several devices.
+        """
+        allowed = self.trains and c.e > 1 and True in self.overlap
+        for schedule in _PAIRED if allowed else ():
+            other = replace(
+                c,
+                schedule=schedule,
+                chunks=0,
+                stages="",
+                overlap=True,
+                overlapped=",".join(OVERLAPPED),
+            )
+            if other.is_overlapped_at_once and (
+                not self.schedules or schedule in self.schedules
+            ):
+                yield other
 
     def _next_groups(self, c: GridPlan) -> Iterator[GridPlan]:
         """

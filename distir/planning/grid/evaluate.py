@@ -31,7 +31,6 @@ from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.expectations import check_expectations
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, planned
-from distir.planning.grid.overlapped_stages import OVERLAPPED
 from distir.planning.grid.shared_stages import SharedStages
 from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.fitted_plan import Step
@@ -78,7 +77,7 @@ def distribute_as(
     plan = result.plan
     if isinstance(plan, GridPlan):
         options = grid_options(plan, requests)
-        if _is_overlapped_at_once(plan):
+        if plan.is_overlapped_at_once:
             # Such overlap was judged with the profiles, and is chosen with them again.
             distribute(module, replace(options, overlap=False, overlapped=()))
             overlap_communication(module, kinds=plan.kinds, profiles=profiles)
@@ -116,18 +115,6 @@ def _source_of(plan: Plan) -> Hashable:
     if not isinstance(plan, GridPlan):
         return plan.batch, 1, 1
     return plan.batch, plan.options().expert_degree, plan.c
-
-
-def _is_overlapped_at_once(plan: Plan) -> bool:
-    """
-    Whether a plan overlaps only all-to-alls and sends, in a pipeline that can be
-    simulated without building its program. Such a plan splits no op that a reduction
-    or a gather of activations would follow.
-    """
-    if not isinstance(plan, GridPlan) or not plan.overlap or plan.p == 1:
-        return False
-    is_plain = plan.t * plan.c * plan.r == 1 and plan.zero <= 1
-    return is_plain and set(plan.kinds) == set(OVERLAPPED)
 
 
 def _schedule(plan: GridPlan) -> ScheduleOptions:
@@ -253,7 +240,8 @@ class Evaluator:
         is_changed = isinstance(plan, GridPlan) and (
             plan.context == "ring" or plan.offload_states
         )
-        overlaps = plan.overlap and not _is_overlapped_at_once(plan)
+        at_once = isinstance(plan, GridPlan) and plan.is_overlapped_at_once
+        overlaps = plan.overlap and not at_once
         others = plan.stages or overlaps or is_changed
         return not others and not self._requests.whole
 

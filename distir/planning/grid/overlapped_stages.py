@@ -18,12 +18,10 @@ from distir.dialects.dist_attributes import ASYNCHRONOUS, BUCKET
 from distir.dialects.train_ops.float8 import is_scale
 from distir.interpreters.simulator.engine.compiled import CallStep, CompiledFunction
 from distir.planning.layouts.fitted_plan import Step
+from distir.planning.plans.plan import OVERLAPPED
 from distir.transforms.overlap.kinds import erase_kinds, write_kind
 from distir.transforms.overlap.paired_calls import exchanges_floats, joined_function
 from distir.transforms.overlap.place import CommunicationPlacer
-
-OVERLAPPED = ("tp", "pp")
-"""The kinds of communication that overlap computation in compiled stages."""
 
 
 def fastest(before: Step, others: Sequence[Step]) -> Step:

@@ -20,6 +20,12 @@ from distir.planning.plans.options import SearchOptions
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """The numbers of micro-batches that a search tries by default (DistIR section 5)."""
 
+OVERLAPPED = ("tp", "pp")
+"""
+The kinds of communication that overlap computation where experts are on several
+devices: all-to-alls of tokens, and sends between pipeline ranks.
+"""
+
 Axes = tuple[tuple[str, int], ...]
 """The axes of a mesh, outermost first, as pairs of name and size."""
 
@@ -175,6 +181,16 @@ class GridPlan(Plan):
     def batch_parts(self) -> int:
         """The number of parts into which the batch is split over devices."""
         return self.r * self.d * self.e
+
+    @property
+    def is_overlapped_at_once(self) -> bool:
+        """
+        Whether only all-to-alls and sends overlap computation, in a pipeline that can
+        be simulated with this overlap without building its program. Nothing but experts
+        and samples is split, so that activations are neither reduced nor gathered.
+        """
+        is_plain = self.t * self.c * self.r == 1 and self.zero <= 1
+        return self.overlap and is_plain and self.p > 1 and self.kinds == OVERLAPPED
 
     @property
     def division(self) -> tuple[object, ...]:
