@@ -20,6 +20,8 @@ D_MODEL, HEADS, VALUE, VOCAB = 7168, 128, 128, 129280
 LATENT = LatentSizes(rank=512, rotary=64, inner=128, query_rank=1536)
 DENSE, DENSE_FFN = 3, 18432
 EXPERTS, TOP_K, FFN = 256, 8, 2048
+GROUP_LIMIT = (8, 4)
+"""The groups of experts, and the most groups that the experts of a token are in."""
 _EPSILON = 1e-6
 
 
@@ -52,6 +54,6 @@ def _layer(kind: str, hidden: tuple[int, int, int], dtype: str) -> Layer:
         out = swiglu_mlp(b, "mlp", h, DENSE_FFN)
     else:
         shared = swiglu_mlp(b, "mlp.shared_experts", h, FFN)
-        chosen = swiglu_mixture(b, h, FFN, EXPERTS, TOP_K)
+        chosen = swiglu_mixture(b, h, FFN, EXPERTS, TOP_K, GROUP_LIMIT)
         out = b.at("mlp").elementwise("Add", chosen, shared)
     return Layer(b.finish(kind, [b.at().elementwise("Add", x, out)]), b.own)

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from xdsl.dialects.builtin import FloatAttr, FunctionType, ModuleOp, TensorType, f64
+from xdsl.dialects.builtin import (
+    DenseArrayBase,
+    FloatAttr,
+    FunctionType,
+    ModuleOp,
+    TensorType,
+    f64,
+    i64,
+)
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
@@ -36,12 +44,14 @@ _Rows = tuple[int, ...]
 class _Change(NamedTuple):
     """
     The rows of a value before and after experts are divided. `imbalance` is the assumed
-    load of the busiest device if no token is dropped, else None.
+    load of the busiest device if no token is dropped, else None. `group_limit` is this
+    property of grouped products, if the router has such a limit.
     """
 
     before: _Rows
     after: _Rows
     imbalance: float | None
+    group_limit: DenseArrayBase | None
 
 
 _LEAVING = (CombineOp, CombineWeightsGradOp, GroupedProductGradOp)
@@ -165,13 +175,17 @@ class _Dealer:
         before = rows_of(op.rows)
         after = (self.shards, before[1], places_needed(op, self.shards))
         load = op.assumed_imbalance if op.is_dropless else None
-        self._change(op.rows, _Change(before, after, load))
+        limit = op.group_limit if op.is_dropless else None
+        if limit is not None:
+            sizes = *limit.get_values(), shape_of(op.ids)[2]
+            limit = DenseArrayBase.from_list(i64, sizes)
+        self._change(op.rows, _Change(before, after, load, limit))
 
     def _change(self, value: SSAValue, change: _Change) -> None:
         """
         Changes the shape of `value`: replaces its first dimensions as `change` says.
         """
-        before, after, _ = change
+        before, after = change.before, change.after
         if before == after or value in self.changed:
             return
         assert isinstance(value.type, TensorType)
@@ -185,9 +199,11 @@ class _Dealer:
         Changes the shapes of the results of `op`. The operand with index `index`
         already has its new shape.
         """
-        before, after, load = change
+        before, after, load, limit = change
         if isinstance(op, GroupedOp) and load is not None:
             op.properties["imbalance"] = FloatAttr(load, f64)
+            if limit is not None:
+                op.properties["group_limit"] = limit
         if isinstance(op, CallOp):
             block = self.functions[op.callee.string_value()].body.block
             self._change(block.args[index], change)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import FloatAttr, TensorType, UnitAttr
+from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, TensorType, UnitAttr
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
@@ -26,7 +26,7 @@ from xdsl.irdl import (
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.tensors import element_type, shape_of
-from distir.dialects.train_ops.base import I64, TrainOp, Types, like
+from distir.dialects.train_ops.base import I64, INTEGERS, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
     check_element_type,
     check_float,
@@ -80,6 +80,21 @@ def _check_imbalance(op: TrainOp, imbalance: FloatAttr | None) -> None:
         )
 
 
+def _check_group_limit(op: TrainOp, limit: DenseArrayBase | None, experts: int) -> None:
+    """
+    Raises VerifyException unless `limit`, if given, starts with a number of groups that
+    divides the number of experts, and a number of these groups.
+    """
+    if limit is None:
+        return
+    sizes = limit.get_values()
+    if len(sizes) < 2 or not 1 <= sizes[1] <= sizes[0] or experts % int(sizes[0]):
+        raise VerifyException(
+            f"{op.name}: group_limit is {list(sizes)}; expected a number of groups that "
+            f"divides {experts} experts, and how many of them a token may choose from"
+        )
+
+
 @irdl_op_definition
 class ExpertPlacesOp(TrainOp):
     """
@@ -95,7 +110,11 @@ class ExpertPlacesOp(TrainOp):
       -1 for an empty place;
     - `imbalance`: the assumed load of the busiest device, as a multiple of the mean
       load (`EXPECTED_IMBALANCE` if absent). Estimates of time and memory depend on
-      `imbalance`, results do not.
+      `imbalance`, results do not;
+    - `group_limit`: if the router limits a token to few groups of experts
+      (DeepSeek-V3), the number of groups into which the experts are divided, and the
+      largest number of groups of one token. Estimates then assume software that sends
+      a token once to each node, where it is passed on. Results do not depend on it.
     """
 
     name = "train.expert_places"
@@ -105,6 +124,7 @@ class ExpertPlacesOp(TrainOp):
     experts = prop_def(I64)
     capacity = prop_def(I64)
     imbalance = opt_prop_def(FloatAttr)
+    group_limit = opt_prop_def(INTEGERS)
     slots = result_def(TensorType)
     rows = result_def(TensorType)
 
@@ -135,6 +155,7 @@ class ExpertPlacesOp(TrainOp):
         shards, groups, _ = rows_of(self.rows)
         _check_experts(self, self.experts.value.data, shards)
         _check_imbalance(self, self.imbalance)
+        _check_group_limit(self, self.group_limit, self.experts.value.data)
         if groups != shape_of(self.ids)[0]:
             raise VerifyException(
                 f"{self.name}: rows are of {groups} groups, ids of {shape_of(self.ids)[0]}"
@@ -275,13 +296,16 @@ class GroupedOp(TrainOp):
     - `imbalance`: only if no token is dropped, and the shards may be on different
       devices: the assumed load of the busiest device, as of `train.expert_places`.
       Estimates of time and memory then count only the rows of this load; without
-      `imbalance`, the estimates count all rows.
+      `imbalance`, the estimates count all rows;
+    - `group_limit`: with `imbalance`: the numbers of the same property of
+      `train.expert_places`, and the number of experts that a token chooses.
     """
 
     rows = operand_def(TensorType)
     transposed = opt_prop_def(UnitAttr)
     taken = opt_prop_def(I64)
     imbalance = opt_prop_def(FloatAttr)
+    group_limit = opt_prop_def(INTEGERS)
 
     def taken_of(self, shards: int, places: int) -> int:
         """
@@ -310,6 +334,7 @@ class GroupedOp(TrainOp):
         expected = widths[::-1] if self.transposed is not None else widths
         check_shape(self, "matrices", matrices, (-1, *expected))
         _check_experts(self, shape_of(matrices)[0], rows_of(x)[0])
+        _check_group_limit(self, self.group_limit, shape_of(matrices)[0])
         for name, value in zip((names[1], "matrices"), (y, matrices), strict=True):
             check_element_type(self, name, value, element_type(x))
 

@@ -44,6 +44,7 @@ def mixture(
     routes: tuple[SSAValue, SSAValue],
     experts: int,
     inside: Callable[[SSAValue, SSAValue], SSAValue],
+    group_limit: tuple[int, int] | None = None,
 ) -> SSAValue:
     """
     Returns the mixture of experts on tokens `x`, [tokens, d_model], as [tokens, 1,
@@ -53,6 +54,8 @@ def mixture(
     - `inside`: a function that adds the ops of the experts. It takes the rows of
       tokens, [1, tokens, choices, d_model], and the row number of each choice, and
       returns the rows of the result.
+    - `group_limit`: the numbers of groups of experts and of groups of one token, if the
+      router limits these; only estimates depend on it.
     """
     weights, ids = routes
     (tokens, d_model), choices = shape_of(x), shape_of(ids)[1]
@@ -64,6 +67,7 @@ def mixture(
         ids,
         experts=experts,
         capacity=1,
+        group_limit=group_limit,
         slots=b.type(shape, i64),
         rows=b.type((1, tokens, choices), i64),
     )

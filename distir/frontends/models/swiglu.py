@@ -26,13 +26,18 @@ def swiglu_mlp(b: ModuleBuilder, name: str, x: SSAValue, ffn: int) -> SSAValue:
 
 
 def swiglu_mixture(
-    b: ModuleBuilder, x: SSAValue, ffn: int, experts: int, top_k: int
+    b: ModuleBuilder,
+    x: SSAValue,
+    ffn: int,
+    experts: int,
+    top_k: int,
+    group_limit: tuple[int, int] | None = None,
 ) -> SSAValue:
     """
     Returns the mixture of `experts` SwiGLU MLPs of width `ffn` on `x`, [batch, seq,
     d_model], with the same shape. Each token goes to the `top_k` experts with the
     largest gates; the weights of these experts add up to 1. An expert takes any number
-    of tokens.
+    of tokens. `group_limit` is as in `mixture`.
     """
     batch, seq, d_model = shape_of(x)
     tokens = batch * seq
@@ -54,6 +59,6 @@ def swiglu_mixture(
         h = b.at("mlp.experts").elementwise("Mul", gate, up)
         return product(h, rows, "down_proj", d_model)
 
-    h = mixture(b.at("mlp.experts"), x, routes, experts, inside)
+    h = mixture(b.at("mlp.experts"), x, routes, experts, inside, group_limit)
     b.at("mlp")
     return b.op("Reshape", [h, b.integers(-1, seq, d_model)], (batch, seq, d_model))

@@ -285,6 +285,32 @@ def all_to_all_seconds(size: float, crossings: Topology) -> float:
     return seconds
 
 
+def limited_exchange_seconds(
+    group_limit: Sequence[int], size: float, crossings: Topology
+) -> float:
+    """
+    Returns the seconds of an all-to-all of tokens whose router limits the groups of
+    experts that a token chooses from, in software that sends a token once to each node.
+    The receiving device passes the token on to the devices of its experts while others
+    arrive, so that the slower one of the two levels of links counts (DeepSeek-AI 2024,
+    section 3.2.2). The copies for devices of the token's own node take the inner links
+    alone.
+
+    `group_limit` has the number of groups, the number of groups of one token, and the
+    number of a token's experts. Groups lie on as few nodes as possible. `size` bytes
+    are the rows of all experts of a device's tokens.
+    """
+    if len(crossings) < 2:
+        return all_to_all_seconds(size, crossings)
+    groups, chosen, experts = group_limit
+    *inner, outer = crossings
+    nodes = min(chosen * max(1, outer.blocks // groups), outer.blocks, experts)
+    others = (outer.blocks - 1) / outer.blocks
+    between = others * nodes / experts * size / outer.bandwidth
+    between += (outer.blocks - 1) * outer.latency
+    return max(between, all_to_all_seconds(size, tuple(inner))) + _overhead(crossings)
+
+
 def broadcast_seconds(size: float, crossings: Topology) -> float:
     """
     Returns the seconds to pass `size` bytes along a chain of all devices of the group,

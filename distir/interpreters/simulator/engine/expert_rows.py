@@ -33,11 +33,13 @@ class ExpertRows:
     """
     The rows of a mixture of experts that drops no token. `taken` is the mean fraction
     of the rows that are not empty, and `imbalance` the load of the busiest device as a
-    multiple of the mean load.
+    multiple of the mean load. `group_limit` is empty, or the number of groups of
+    experts, the number of groups of one token, and the number of a token's experts.
     """
 
     taken: float
     imbalance: float
+    group_limit: tuple[int, ...] = ()
 
     def share(self, value: SSAValue, meshes: Mapping[str, Mesh]) -> float:
         """
@@ -89,7 +91,9 @@ class _Following:
         shards, _, places = rows_of(op.rows)
         taken = op.taken_of(shards, places) / (shards * places)
         if op.imbalance is not None and taken < 1:
-            self.add(op.rows, ExpertRows(taken, op.imbalance.value.data))
+            limit = () if op.group_limit is None else op.group_limit.get_values()
+            load = op.imbalance.value.data
+            self.add(op.rows, ExpertRows(taken, load, tuple(map(int, limit))))
 
     def add(self, value: SSAValue, rows: ExpertRows) -> None:
         """

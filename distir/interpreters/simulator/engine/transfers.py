@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 
 import numpy as np
@@ -228,6 +228,9 @@ def _exchange(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
         whole = op.share * _message_bytes(op, device_map, side)
     sent = traffic.rounds * (groups.size - 1) / groups.size * size
     seconds, axes = _SECONDS[traffic.kind], op.axis_names
+    rows = device_map.expert_rows.get(op.source)
+    if rows is not None and rows.group_limit:
+        seconds = partial(communication.limited_exchange_seconds, rows.group_limit)
     return _transfer(op, groups, seconds, whole, sent, axes, traffic.kind)
 
 
