@@ -162,6 +162,16 @@ def test_zero_bubbles_of_two_chunks(name: str, p: int) -> None:
     assert max(in_flight_per_rank(timeline.schedule)) == kept[name]
 
 
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+def test_whole_backwards_in_a_v(p: int) -> None:
+    """No weight gradients fill the bubble, and as many activations are kept."""
+    timeline = simulate("dualpipev-whole", p, 3 * p, tf=2, tb=4)
+    assert timeline.makespan == 6 * 3 * p + (4 * p - 5)
+    assert in_flight_per_rank(timeline.schedule) == [2 * p + 1] * p
+    phases = {a.phase for row in timeline.schedule.actions for a in row}
+    assert phases == {Phase.FORWARD, Phase.BACKWARD}
+
+
 def test_communication_delays_other_ranks() -> None:
     """
     One micro-batch passes p - 1 links each way; stages on the same rank, such as the two

@@ -7,6 +7,7 @@ from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.interpreters.simulator.costs.communication import (
     all_reduce_seconds,
     all_to_all_seconds,
+    limited_exchange_seconds,
     shared,
     topology,
     tree_all_reduce_seconds,
@@ -52,6 +53,30 @@ def test_all_to_all_over_levels():
     stages = topology(range(16), NODES)
     # 3 peers inside, 12 outside, a sixteenth of 32 bytes each
     assert all_to_all_seconds(32.0, stages) == 3 * (1 + 2 / 8) + 12 * (3 + 2 / 2)
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "expected"),
+    [
+        # 4 nodes of 4 devices hold a group of experts each. A token goes to 2 nodes, of
+        # which a quarter are its own: 3/4 x 2/8 of the bytes, and 3 messages.
+        ((4, 2, 8), 320.0, 3 * 3 + 3 / 4 * 2 / 8 * 320 / 2),
+        # 8 groups are 2 to a node, so that 3 of them are on 3 nodes at most
+        ((8, 3, 8), 320.0, 3 * 3 + 3 / 4 * 3 / 8 * 320 / 2),
+        # a group is on 2 nodes
+        ((2, 1, 8), 320.0, 3 * 3 + 3 / 4 * 2 / 8 * 320 / 2),
+        # of 2 experts there are 2 copies, whatever the groups
+        ((4, 4, 2), 320.0, 3 * 3 + 3 / 4 * 320 / 2),
+        # all copies take the inner links, which are slower where few go between nodes
+        ((4, 1, 64), 3200.0, 3 * (1 + 800 / 8)),
+    ],
+)
+def test_exchange_of_tokens_with_a_limit(limit, size, expected):
+    stages = topology(range(16), NODES)
+    assert limited_exchange_seconds(limit, size, stages) == pytest.approx(expected)
+    inside = topology(range(4), NODES)
+    within = all_to_all_seconds(size, inside)
+    assert limited_exchange_seconds(limit, size, inside) == within
 
 
 def test_in_fabric_reduction():

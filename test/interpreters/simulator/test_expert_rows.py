@@ -8,8 +8,9 @@ import pytest
 from support.cost_programs import cluster, parse
 from support.expert_models import experts_step
 from support.pipelines import distributed
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
 from xdsl.ir import SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 import distir
 from distir.dialects.collective_ops.over_axes import RaggedAllToAllOp
@@ -166,3 +167,31 @@ def test_numbers_below_1_are_refused() -> None:
     program = distir.build("mlp", layers=1, d_model=8, batch=8)
     with pytest.raises(DistIRError, match=r"'0\.9' is not a number of at least 1"):
         distir.simulate(program, cluster="cpu", expert_imbalance=0.9)
+
+
+def test_tokens_of_few_groups_of_experts() -> None:
+    """
+    4 experts in 2 groups, of which a token chooses one: the limit of the router goes to
+    all grouped products, with the number of a token's experts.
+    """
+    module = experts_step("mixtral")
+    for op in module.walk():
+        if isinstance(op, ExpertPlacesOp):
+            op.properties["group_limit"] = DenseArrayBase.from_list(i64, [2, 1])
+    module.verify()
+    limits = [
+        op.group_limit
+        for op in distributed(module, e=4).walk()
+        if isinstance(op, GroupedOp)
+    ]
+    assert limits
+    assert all(limit and limit.get_values() == (2, 1, 2) for limit in limits)
+
+
+@pytest.mark.parametrize("sizes", [[3, 1], [2, 3], [2, 0], [2]])
+def test_impossible_groups_of_experts(sizes: list[int]) -> None:
+    module = experts_step("mixtral")
+    (op, *_) = (op for op in module.walk() if isinstance(op, ExpertPlacesOp))
+    op.properties["group_limit"] = DenseArrayBase.from_list(i64, sizes)
+    with pytest.raises(VerifyException, match="expected a number of groups that"):
+        module.verify()
