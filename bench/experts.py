@@ -8,7 +8,8 @@ predicts the rows with TEXT in their name, all by default, and prints the sectio
 
 Nothing is fitted to these runs. gpt-oss and Qwen3 are built as Mixtrals of their sizes: without the sinks and the sliding windows of gpt-oss,
 without biases, and without the norms of queries and keys of Qwen3. DeepSeek-V3 has its latent attention, its shared expert and its three layers
-without experts (671.0B parameters), but no rotation of positions, a choice among all experts by softmax, and no layer that predicts a second token. No token is
+without experts (671.0B parameters), but no rotation of positions, a choice among all experts by softmax, and no layer that predicts a second token. Its tokens are sent once to each
+of at most four nodes, as its router and its software have it. No token is
 dropped, and the load of experts is even, as the runs forced it. Fused SwiGLU kernels keep their input alone. In each rack of 72 devices, runs use 64. MFU counts the operations of the whole attention.
 """
 

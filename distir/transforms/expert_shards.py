@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import (
     DenseArrayBase,
     FloatAttr,
     FunctionType,
+    IntegerType,
     ModuleOp,
     TensorType,
     f64,
@@ -51,7 +52,7 @@ class _Change(NamedTuple):
     before: _Rows
     after: _Rows
     imbalance: float | None
-    group_limit: DenseArrayBase | None
+    group_limit: DenseArrayBase[IntegerType] | None
 
 
 _LEAVING = (CombineOp, CombineWeightsGradOp, GroupedProductGradOp)

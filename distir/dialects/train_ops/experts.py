@@ -13,7 +13,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, TensorType, UnitAttr
+from xdsl.dialects.builtin import (
+    DenseArrayBase,
+    FloatAttr,
+    IntegerType,
+    TensorType,
+    UnitAttr,
+)
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
@@ -80,7 +86,9 @@ def _check_imbalance(op: TrainOp, imbalance: FloatAttr | None) -> None:
         )
 
 
-def _check_group_limit(op: TrainOp, limit: DenseArrayBase | None, experts: int) -> None:
+def _check_group_limit(
+    op: TrainOp, limit: DenseArrayBase[IntegerType] | None, experts: int
+) -> None:
     """
     Raises VerifyException unless `limit`, if given, starts with a number of groups that
     divides the number of experts, and a number of these groups.

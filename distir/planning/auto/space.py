@@ -160,17 +160,20 @@ class AutoSpace:
         fewest devices that suffice according to `may_fit`, or over twice as many. All
         combinations of these degrees are returned in which tensor parallelism stays
         within a node. Plans with small degrees come first, as every kind of parallelism
-        is slow at a large degree, and tensor parallelism the most.
+        is slow at a large degree, and tensor parallelism the most. A plan in which
+        all-to-alls can run beside computation is followed by its variant with whole
+        backward passes in a V.
         """
         plans = self._with_little_memory(
             batches, 1 if 1 in self.zero else self.zero[-1], may_fit
         )
         plans = [p for p in plans if p.t <= self.node] or plans
         fewest = min(map(_parts, plans), default=0)
-        return sorted(
+        chosen = sorted(
             (p for p in plans if _parts(p) in (fewest, 2 * fewest)),
             key=lambda p: (p.batch, p.t + max(p.t, p.p, p.e), p),
         )
+        return [each for plan in chosen for each in (plan, *self._paired(plan, 1))]
 
     def surest(
         self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
@@ -328,13 +331,14 @@ class AutoSpace:
             # The same pipeline with searched layouts.
             yield c.searched(self._axes_of(c.d, c.t))
 
-    def _paired(self, c: GridPlan) -> Iterator[GridPlan]:
+    def _paired(self, c: GridPlan, count: int = len(_PAIRED)) -> Iterator[GridPlan]:
         """
-        Yields `c` with each schedule in which forwards run beside backwards, and with
-        the overlap of all-to-alls, if experts are on several devices.
+        Yields `c` with each of the first `count` schedules in which forwards run beside
+        backwards, and with the overlap of all-to-alls, if experts are on several
+        devices.
         """
         allowed = self.trains and c.e > 1 and True in self.overlap
-        for schedule in _PAIRED if allowed else ():
+        for schedule in _PAIRED[:count] if allowed else ():
             other = replace(
                 c,
                 schedule=schedule,

@@ -374,7 +374,10 @@ class CompiledEntry:
         Joins forward and backward calls, in place. Returns the new slots of the results
         of joined calls, by their slots before.
         """
-        common, sites = self.compilation, {s.op: s for s in self._sites.values()}
+        common = self.compilation
+        sites: dict[Operation, CompiledSite] = {
+            site.op: site for site in self._sites.values()
+        }
         joined: dict[tuple[Operation, ...], CompiledSite] = {}
 
         def exchanges(first: CallStep, second: CallStep) -> bool:
