@@ -97,7 +97,7 @@ class Uses:
     def reader(self, value: SSAValue) -> Operation | None:
         """
         Returns the first op that computes with `value`, or None if no op does. Calls,
-        returns, collectives and layout changes do not count.
+        returns, collectives and layout changes are not such ops.
         """
         found = [
             op

@@ -456,9 +456,9 @@ def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
 
 def check_rows(program: RankProgram) -> None:
     """
-    Raises DistIRError, on every rank, if the samples of a batch cannot be divided
-    evenly among the ranks and the caller computes the loss from a result without a row
-    for each sample.
+    Raises DistIRError, on every rank, if the caller of `program` computes the loss from
+    a result without a row for each sample. Call this function for a batch whose samples
+    cannot be divided evenly among the ranks.
     """
     for index, spec in enumerate(program.all_results):
         if spec.name in program.gradients and not program.is_of_batch(index):

@@ -94,8 +94,8 @@ def _classes(labels: Expr, ignore_index: int | None) -> Expr:
 class LabelLossOp(FormulaOp):
     """
     Base of losses of integer labels and of their gradients. These ops have an operand
-    `labels`, a divisor, and a label `ignore_index`. Positions with this label do not
-    count.
+    `labels`, a divisor, and a label `ignore_index`. Positions with this label add
+    nothing to the loss.
     """
 
     TORCH: ClassVar[str] = "{op}({*}, {op.factor}, {op.ignored})"

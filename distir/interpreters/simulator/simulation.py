@@ -163,7 +163,7 @@ class Simulation:
         """
         The model FLOPs utilisation, averaged over devices: the time that the
         contractions of the forward and the backward pass would take at the devices'
-        peak, as a fraction of the step time. Recomputed contractions do not count.
+        peak, as a fraction of the step time. Recomputed contractions are left out.
         """
         pairs = zip(self.seconds_at_peak, self.recomputed_at_peak, strict=True)
         return self._share([all_of_it - again for all_of_it, again in pairs])

@@ -81,8 +81,8 @@ def gathers_micro_batches(op: Operation) -> bool:
 
 def works_on_parts(op: Operation) -> bool:
     """
-    Whether an operand or a result of `op` is split into micro-batches. An op that only
-    combines micro-batches does not count.
+    Whether an operand or a result of `op` is split into micro-batches. The answer is
+    False for an op that only combines micro-batches.
     """
     split = any(
         isinstance(over_time(v), SplitPlacement) for v in (*op.operands, *op.results)

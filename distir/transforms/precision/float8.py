@@ -198,8 +198,9 @@ def _expand(
 
 def _shown(value: SSAValue) -> object:
     """
-    Returns a key that is equal for views of one value with the same shape and order of
-    elements, such as the input of several products in the gradients of these products.
+    Returns a key that is equal for two views of one value if the views have the same
+    shape and order of elements. An example is the input of several products, which the
+    gradients of these products view in the same way.
     """
     views: list[object] = []
     while isinstance(op := value.owner, Operation) and op.name in (

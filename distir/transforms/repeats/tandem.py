@@ -234,9 +234,10 @@ def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
 
 def _longest_series(follows: npt.NDArray[np.bool_]) -> tuple[int, int]:
     """
-    Returns the number of windows before the longest series of windows in which each
-    window follows from the preceding window, and the number of windows in this series.
-    `follows` tells for each window whether the next window follows from it.
+    Finds the longest series of windows in which each window follows from the preceding
+    window. Returns the number of windows before the series, and the number of windows
+    in the series. `follows` tells for each window whether the next window follows from
+    it.
     """
     breaks = np.concatenate(([-1], np.flatnonzero(~follows), [len(follows)]))
     lengths = np.diff(breaks)
