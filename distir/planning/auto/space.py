@@ -433,10 +433,10 @@ class AutoSpace:
 
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
-        Yields the neighbours of a plan with searched layouts. They have different
-        pipeline options, one mesh axis split into two, a factor of two moved from one
-        axis to another, or twice or half as many pipeline ranks on a mesh of half or
-        twice the size.
+        Yields the neighbours of a plan with searched layouts. A neighbour has one of
+        these changes: different pipeline options, one mesh axis split into two, a
+        factor of two moved from one axis to another, or twice (or half) as many
+        pipeline ranks on a mesh of half (or twice) the size.
         """
         yield from self._pipelines(c, c.batch)
         sizes = [size for _, size in c.axes]
