@@ -544,10 +544,10 @@ def _shared_gradients(
 ) -> dict[SSAValue, int]:
     """
     Finds the gradients of parameters in an optimizer whose update consists of single
-    ops. These are the values from which several elementwise ops compute new states,
-    unless elementwise ops compute the value itself from arguments. `results` maps new
-    states to the indices of the old states, which have the same shape. Returns each
-    gradient with one of these indices.
+    ops. A value is such a gradient if several elementwise ops compute new states from
+    it, and if elementwise ops do not compute the value itself from arguments. `results`
+    maps new states to the indices of the old states, which have the same shape. Returns
+    each gradient with one of these indices.
     """
     states = dict(results)
     users: dict[SSAValue, set[Operation]] = {}

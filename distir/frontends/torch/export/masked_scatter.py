@@ -121,8 +121,8 @@ def _mask_of_rows(
 ) -> torch.fx.Node | None:
     """
     Returns the Boolean mask of rows, with a last dimension of 1, if `mask` is such a
-    mask or is expanded from one. Returns None otherwise, and if the source, of
-    `elements` elements, does not consist of rows.
+    mask or is expanded from one. Returns None for any other mask. Also returns None if
+    the source does not consist of rows; `elements` is the number of its elements.
     """
     rows = (*shape[:-1], 1)
     while mask.target in _SAME or mask.target in _EXPANSIONS:
