@@ -2,10 +2,10 @@
 Counts the memory of a package's ranks (`distir.launch.memory`) without using that
 memory. Tensors have shapes and no values, and sends do nothing.
 
-A storage counts from the operator that makes it until nothing refers to it, with the
-number of bytes that the operator asks for. The working memory of a running kernel is
-not counted. Arguments are counted all the time, because the caller of a program holds
-them.
+A storage is counted from the operator that makes it until nothing refers to it. Its
+size is the number of bytes that the operator asks for. The working memory of a running
+kernel is not counted. Arguments are counted all the time, because the caller of a
+program holds them.
 """
 
 from __future__ import annotations

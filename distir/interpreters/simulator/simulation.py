@@ -90,8 +90,8 @@ class Simulation:
     order of `devices` (device ids).
 
     - `cluster`, `profiles`: the names of the cluster and of the profiles, if any;
-      `unknown_links`: the levels of links whose kind is in no profile, so that data
-      sheets count;
+      `unknown_links`: the levels of links whose kind is in no profile, so that their
+      figures come from data sheets;
     - `step_time_s`: the seconds until the last device is done;
     - `throughput_samples_per_s`: the size of the first dimension of the first input,
       divided by the step time; 0 if the program has no such dimension, or if the step

@@ -46,13 +46,14 @@ def use_float8(
 ) -> int:
     """
     Computes products of activations and parameters in 8-bit floats, in place. Only
-    parameters that are matrices count. `scaling` is one of `SCALINGS`. Products in
-    scopes that match a pattern in `keep` stay unchanged. If `keep` is None, the model's
-    head stays: the products that compute the program's results.
+    products with parameters that are matrices are replaced. `scaling` is one of
+    `SCALINGS`. Products in scopes that match a pattern in `keep` stay unchanged. If
+    `keep` is None, the model's head stays: the products that compute the program's
+    results.
 
-    Returns the number of replaced products. A product in a function counts once, even
-    if the function is called several times. Raises DistIRError if a pattern matches no
-    product or if no product is replaced.
+    Returns the number of replaced products. A product in a function is counted once,
+    even if the function is called several times. Raises DistIRError if a pattern
+    matches no product or if no product is replaced.
     """
     found: list[OnnxOp] = []
     for function in reachable_functions(module):

@@ -117,8 +117,9 @@ class Retyping:
     op for which the standard excludes the type computes in f32.
 
     Values that depend only on constants and integers keep their type. They are cast
-    where an op combines them with other values. With `promoting`, such values count for
-    the widest type unless they are scalars.
+    where an op combines them with other values. With `promoting`, the types of such
+    values are among those from which the widest is taken, unless the values are
+    scalars.
     """
 
     def __init__(self, module: ModuleOp, *, promoting: bool):
