@@ -130,8 +130,8 @@ class Uses:
     ) -> Iterable[SSAValue]:
         """
         Returns the values that consist of elements of operand `index` of `op`: all or
-        some of the elements, in any order. Ops of `onnx` count only if their names are
-        in `kept`.
+        some of the elements, in any order. Ops of `onnx` are followed only if their
+        names are in `kept`.
         """
         if isinstance(op, CallOp):
             callee = self._functions.get(op.callee.string_value())

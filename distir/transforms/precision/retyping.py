@@ -272,8 +272,8 @@ class Retyping:
     def _retype_alike(self, op: Operation, alike: Sequence[SSAValue | None]) -> None:
         """
         Casts the operands `alike` to their widest type, which becomes the type of the
-        results of `op`. Zeros and ones from booleans do not count for the widest type,
-        because all types represent them exactly.
+        results of `op`. Zeros and ones from booleans have no influence on the widest
+        type, because all types represent them exactly.
         """
         floats = [i for i, v in enumerate(op.operands) if v in alike]
         counted = [i for i in floats if not _is_of_boolean(op.operands[i])]

@@ -54,7 +54,7 @@ class FeatureDims:
     """
     The origins of the dimensions of all values of a program, derived from the sharding
     rules of the ops. If calls of a function pass values with different origins, the
-    greatest origin counts.
+    last of these in the order of `Origin` is taken.
     """
 
     module: ModuleOp
