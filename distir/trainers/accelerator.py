@@ -236,7 +236,7 @@ class Accelerator(accelerate.Accelerator):
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """
         Returns the sum, or with `reduction="mean"` the mean, of `tensor` over the parts
-        of the batch, times `scale`. Each part counts once.
+        of the batch, times `scale`. Each part is included once.
         """
         copies = self.num_processes // self._place().count if self._parallel else 1
         found = super().reduce(tensor, reduction, scale)

@@ -112,7 +112,8 @@ class LabelLossOp(FormulaOp):
     @property
     def ignored(self) -> int | None:
         """
-        The label whose positions add nothing to the loss, or None if all labels count.
+        The label whose positions add nothing to the loss, or None if no label is
+        ignored.
         """
         return None if self.ignore_index is None else self.ignore_index.value.data
 

@@ -350,8 +350,8 @@ class GraphBuilder:
 
 def work_size(reachable: Sequence[FuncOp]) -> int:
     """
-    Returns the number of ops of a program; the ops of a function count once per call.
-    The entry function is the last of `reachable`.
+    Returns the number of ops of a program; the ops of a function are counted once per
+    call. The entry function is the last of `reachable`.
     """
     sizes: dict[str, int] = {}
     for function in reachable:

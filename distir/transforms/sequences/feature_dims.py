@@ -23,7 +23,7 @@ from distir.sharding.rule import Dim, rule_for
 class Origin(IntEnum):
     """
     The origin of a dimension. If a dimension has several origins, the origin with the
-    greatest number counts.
+    greatest number is taken.
     """
 
     UNKNOWN = 0
