@@ -23,7 +23,7 @@ from distir.passes.distribute import DistributePass
 from distir.program import entry_function, functions
 from distir.transforms.overlap.shared_gathers import gather_once
 
-PLANS = {
+PLANS: dict[str, dict[str, Any]] = {
     "one stage": {"d": 2, "k": 4, "zero": 1},
     "two ranks": {"d": 2, "p": 2, "k": 4, "zero": 1},
     "four stages": {"d": 2, "p": 2, "k": 2, "zero": 2, "schedule": "interleaved-1f1b"},
