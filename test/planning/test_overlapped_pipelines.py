@@ -119,5 +119,5 @@ def test_overlap_is_chosen_among_the_same_programs() -> None:
     module = evaluator.distributed(
         overlapped("dualpipev", overlap=False, overlapped="")
     )
-    after = overlap_communication(module, kinds=["tp", "pp"])
+    after = overlap_communication(module, kinds=["tp", "pp"]).simulation
     assert found.step_time_s == after.step_time_s
