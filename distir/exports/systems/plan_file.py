@@ -86,7 +86,8 @@ def settings_of(plan: SavedPlan, what: str, model: Mapping[str, Any]) -> RunSett
             **chosen_of(own),
             devices=own.devices,
             per_node=run.get("per_node", 0),
-            overlap=(run.get("overlap") or "dp,params") if own.overlap else "",
+            overlap=own.overlap_kinds
+            or ((run.get("overlap") or "dp,params") if own.overlap else ""),
             sequence_parallel=own.sequence_parallel
             or (own.t == 1 and run.get("sequence_parallel", False)),
             keep_gathered=own.keep_gathered

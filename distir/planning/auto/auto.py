@@ -504,7 +504,7 @@ class AutoSearch(PlanSearch):
         chosen without a memory limit.
         """
         whole = with_micro_batches(
-            replace(plan, schedule="", overlap=False, overlapped=""), 1
+            replace(plan, schedule="", overlap=False, overlap_kinds=""), 1
         )
         known = self.results.get(whole)
         if not isinstance(known, Simulated) or not known.fits:

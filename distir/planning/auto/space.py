@@ -270,8 +270,8 @@ class AutoSpace:
         if isinstance(plan, GridPlan):
             for other in self._next_on_grid(plan):
                 is_left = isinstance(other, GridPlan) and other.is_overlapped_at_once
-                kept = is_left or not other.overlapped
-                yield other if kept else replace(other, overlap=False, overlapped="")
+                kept = is_left or not other.overlap_kinds
+                yield other if kept else replace(other, overlap=False, overlap_kinds="")
             yield from self._paired(plan)
         elif isinstance(plan, LayoutPlan):
             for overlap in self.overlap:
@@ -285,7 +285,7 @@ class AutoSpace:
         """
         devices = not isinstance(plan, GridPlan) or plan.devices > 1
         for overlap in self.overlap if devices else ():
-            yield replace(plan, overlap=overlap, overlapped="")
+            yield replace(plan, overlap=overlap, overlap_kinds="")
         if plan.p > 1:
             yield replace(plan, stages="search")
 
@@ -326,7 +326,7 @@ class AutoSpace:
         yield from self._pipelines(c, c.batch // c.batch_parts)
         if c.devices > 1:
             for overlap in self.overlap:
-                yield replace(c, overlap=overlap, overlapped="")
+                yield replace(c, overlap=overlap, overlap_kinds="")
         if c.p > 1 and c.d * c.t > 1 and c.c * c.e * c.r == 1:
             # The same pipeline with searched layouts.
             yield c.searched(self._axes_of(c.d, c.t))
@@ -345,7 +345,7 @@ class AutoSpace:
                 chunks=0,
                 stages="",
                 overlap=True,
-                overlapped=",".join(OVERLAPPED),
+                overlap_kinds=",".join(OVERLAPPED),
             )
             if other.is_overlapped_at_once and (
                 not self.schedules or schedule in self.schedules

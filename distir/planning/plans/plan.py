@@ -43,7 +43,7 @@ class Plan(ABC):
       schedule, empty for the default one; `stages`: the division into stages, empty for
       the default one, or `search` to search it; `chunks`: the stages per rank, 0 for the
       fewest that the schedule can have;
-    - `overlap`: whether communication overlaps computation; `overlapped`: the kinds of
+    - `overlap`: whether communication overlaps computation; `overlap_kinds`: the kinds of
       communication that overlap, joined by commas, empty for all kinds; `buckets`:
       whether neighbouring tensors travel in one message.
     """
@@ -57,7 +57,7 @@ class Plan(ABC):
     stages: str = same_option(PipelineOptions, "stages", default="")
     chunks: int = same_option(PipelineOptions, "chunks", default=0)
     overlap: bool = same_option(DistributionOptions, "overlap")
-    overlapped: str = ""
+    overlap_kinds: str = ""
     buckets: bool = same_option(DistributionOptions, "buckets")
 
     @property
@@ -74,7 +74,7 @@ class Plan(ABC):
         The kinds of communication that overlap computation; empty for all kinds, or if
         the plan has no overlap.
         """
-        return tuple(filter(None, self.overlapped.split(",")))
+        return tuple(filter(None, self.overlap_kinds.split(",")))
 
     @property
     def pipeline(self) -> PipelineOptions:
@@ -121,7 +121,7 @@ class Plan(ABC):
             self.stages,
             self.chunks,
             self.overlap,
-            self.overlapped,
+            self.overlap_kinds,
             self.buckets,
         )
 
@@ -136,7 +136,7 @@ class Plan(ABC):
             text += f" stages={self.stages}"
         text += f" chunks={self.chunks}" if self.chunks else ""
         text += " overlap" if self.overlap else ""
-        text += f"={self.overlapped}" if self.overlapped else ""
+        text += f"={self.overlap_kinds}" if self.overlap_kinds else ""
         return text + ("" if self.buckets else " no-buckets")
 
 
@@ -201,7 +201,7 @@ class GridPlan(Plan):
     def shared(self) -> tuple[object, ...]:
         # With overlap, ZeRO 1 and 2 store parameters split until the next step's
         # forward.
-        early = self.overlap and (not self.overlapped or "params" in self.kinds)
+        early = self.overlap and (not self.overlap_kinds or "params" in self.kinds)
         stored = early and self.zero in (1, 2)
         between = self.sequence_parallel, self.keep_gathered
         return *super().shared, stored, self.no_sync, *between

@@ -146,7 +146,13 @@ lacks it.
 """
 
 
-_IF_SET = ("chunks", "overlapped", "sequence_parallel", "keep_gathered", "expert_axes")
+_IF_SET = (
+    "chunks",
+    "overlap_kinds",
+    "sequence_parallel",
+    "keep_gathered",
+    "expert_axes",
+)
 """The keys that are left out of a result whose plan does not have them."""
 
 _ADDED = (
@@ -183,9 +189,9 @@ def simulated(results: Iterable[Result]) -> list[Simulated]:
 
 
 def _without_pipeline(plan: Plan) -> Plan:
-    return replace(plan, p=1, schedule="", stages="", overlap=False, overlapped="")
+    return replace(plan, p=1, schedule="", stages="", overlap=False, overlap_kinds="")
 
 
 def _with_overlap_of(plan: Plan, other: Plan) -> Plan:
     """Returns `plan` with the overlap of the plan `other`."""
-    return replace(plan, overlap=other.overlap, overlapped=other.overlapped)
+    return replace(plan, overlap=other.overlap, overlap_kinds=other.overlap_kinds)
