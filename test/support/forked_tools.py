@@ -22,7 +22,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
-from typing import IO, Any, NoReturn, TextIO, cast
+from typing import IO, Any, NoReturn, TextIO
 
 TOOLS = ("distir", "distir-opt", "filecheck")
 FORKED = ("distir",)
@@ -92,7 +92,9 @@ class FinishedTool:
     def __init__(
         self, main: Callable[[], object], arguments: Sequence[str], **given: Any
     ) -> None:
-        self.stdin = Path(os.devnull).open() if given["stdin"] == PIPE else None
+        self.stdin = None
+        if given["stdin"] == PIPE:
+            self.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
         self.stdout, out = _file(given["stdout"])
         self.stderr, err = (
             (None, out) if given["stderr"] == STDOUT else _file(given["stderr"])
@@ -130,7 +132,9 @@ class FinishedTool:
 def _file(given: Any) -> tuple[TextIO | None, TextIO]:
     """Returns our end of an output, if it is asked for, and the end that the tool writes to."""
     if given == PIPE:
-        file = cast(TextIO, tempfile.TemporaryFile("w+", errors="replace"))
+        number, path = tempfile.mkstemp()
+        os.unlink(path)
+        file = os.fdopen(number, "w+", errors="replace")
         return file, file
     number = given if isinstance(given, int) else given.fileno()
     return None, os.fdopen(os.dup(number), "w")
