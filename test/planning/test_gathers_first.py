@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from closed_forms.towers import bytes_sent, distributed, on_each_device
 from support import pipelines
-from support.thoroughness import IS_THOROUGH, chosen, sampled
+from support.thoroughness import chosen, sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -79,7 +79,7 @@ def test_only_where_gatherings_of_parameters_overlap() -> None:
 
 @pytest.mark.parametrize("zero", chosen([1, 2], [1]))
 def test_it_is_faster_and_sends_as_much(zero: int) -> None:
-    module = step("bf16", 8 if IS_THOROUGH else 4, 512)
+    module = step("bf16", 8, 512)
     gradients = distributed(
         module.clone(), d=8, zero=zero, overlap=True, overlapped=("dp",)
     )
