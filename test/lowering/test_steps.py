@@ -61,10 +61,10 @@ def printed(program: ModuleOp, devices: tuple[int, ...]) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize(
-    ("plan", "compiled"), chosen(product(PLANS, (False, True)), QUICK)
+    ("case", "compiled"), chosen(product(PLANS, (False, True)), QUICK)
 )
-def test_each_step_is_a_pass_from_text_to_text(plan: str, compiled: bool) -> None:
-    model, options = PLANS[plan]
+def test_each_step_is_a_pass_from_text_to_text(case: str, compiled: bool) -> None:
+    model, options = PLANS[case]
     module = model()
     DifferentiatePass(optimizer="adamw").apply(Context(), module)
     plan = distributed(module, **options)
