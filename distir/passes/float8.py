@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.train_ops.float8 import SCALINGS
+from distir.dialects.train_ops.float8 import RECIPES
 from distir.errors import one_of
 from distir.options import same_option
 from distir.passes.options import DistIRPass
@@ -39,6 +39,6 @@ class Float8Pass(DistIRPass):
     keep: tuple[str, ...] = same_option(PrecisionOptions, "float8_keep")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        one_of("scaling", self.scaling, SCALINGS, self.name)
+        one_of("scaling", self.scaling, RECIPES, self.name)
         keep = None if not self.keep else [k for k in self.keep if k != "none"]
         use_float8(op, self.scaling, keep)

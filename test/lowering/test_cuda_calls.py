@@ -34,7 +34,7 @@ from xdsl.ir import Attribute
 
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.float8 import SCALINGS
+from distir.dialects.train_ops.float8 import RECIPES
 from distir.frontends.models.basic import build_gpt
 from distir.launch.packages import read_manifest
 from distir.launch.timing_rank import load_package
@@ -104,7 +104,7 @@ def test_attention_of_a_step(dtype: str, width: int) -> None:
     assert calls[other] == 0 and calls["_fused_adamw_"] >= 1
 
 
-@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("scaling", RECIPES)
 def test_products_in_8_bits(scaling: str) -> None:
     """The tensor cores take every product in 8 bits, with scales of tensors or of rows."""
     module = gpt("bf16", training=False)

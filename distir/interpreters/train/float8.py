@@ -27,7 +27,7 @@ _LEAST = np.float32(1e-12)
 
 @computes(Float8ScaleOp)
 def float8_scale(op: Float8ScaleOp, x: Array) -> Array:
-    return _scale(x, op.largest, op.dimension)
+    return scale_of(x, op.largest, op.dimension)
 
 
 @computes(ToFloat8Op)
@@ -49,12 +49,16 @@ def float8_linear(op: Float8LinearOp, a: Array, b: Array) -> Array:
     scales: list[Array] = []
     for x, name, axis in zip((a, b), op.formats, (-1, 0), strict=True):
         type_, largest = FORMATS[name]
-        scales.append(_scale(x, largest, None if is_whole else axis))
+        scales.append(scale_of(x, largest, None if is_whole else axis))
         parts.append(_rounded(x, scales[-1], largest, numpy_dtype(type_)))
     return _product(*parts, *scales)
 
 
-def _scale(x: Array, largest: float, axis: int | None) -> Array:
+def scale_of(x: Array, largest: float, axis: int | None) -> Array:
+    """
+    Returns the factor that makes the largest magnitude of `x`, or of each of its rows
+    along `axis`, equal to `largest`.
+    """
     magnitude = np.abs(x.astype(np.float32)).max(axis, keepdims=axis is not None)
     return np.float32(largest) / np.maximum(magnitude, _LEAST)
 
