@@ -11,7 +11,7 @@ device.cluster @dgx_b200 {
   device.kind @B200 on [0 to 8] {
     memory = 180000000000 : i64,
     memory_bandwidth = 8.0e+12 : f64,
-    peak_flops = {f16 = 2.25e+15 : f64, bf16 = 2.25e+15 : f64, f32 = 8.0e+13 : f64, f64 = 4.0e+13 : f64, i8 = 4.5e+15 : f64, float8e4m3fn = 4.5e+15 : f64, float8e5m2 = 4.5e+15 : f64, default = 8.0e+13 : f64},
+    peak_flops = {f16 = 2.25e+15 : f64, bf16 = 2.25e+15 : f64, f32 = 8.0e+13 : f64, f64 = 4.0e+13 : f64, i8 = 4.5e+15 : f64, float8e4m3fn = 4.5e+15 : f64, float8e5m2 = 4.5e+15 : f64, mxfp8 = 4.5e+15 : f64, nvfp4 = 9.0e+15 : f64, default = 8.0e+13 : f64},
     host_bandwidth = 5.0e+10 : f64,
     launch_latency = 5.0e-06 : f64,
     profile = "B200"

@@ -10,7 +10,7 @@ device.cluster @gb200_nvl72 {
   device.kind @GB200 on [0 to 72] {
     memory = 186000000000 : i64,
     memory_bandwidth = 8.0e+12 : f64,
-    peak_flops = {f16 = 2.5e+15 : f64, bf16 = 2.5e+15 : f64, f32 = 8.0e+13 : f64, f64 = 4.0e+13 : f64, i8 = 5.0e+15 : f64, float8e4m3fn = 5.0e+15 : f64, float8e5m2 = 5.0e+15 : f64, default = 8.0e+13 : f64},
+    peak_flops = {f16 = 2.5e+15 : f64, bf16 = 2.5e+15 : f64, f32 = 8.0e+13 : f64, f64 = 4.0e+13 : f64, i8 = 5.0e+15 : f64, float8e4m3fn = 5.0e+15 : f64, float8e5m2 = 5.0e+15 : f64, mxfp8 = 5.0e+15 : f64, nvfp4 = 1.0e+16 : f64, default = 8.0e+13 : f64},
     host_bandwidth = 2.25e+11 : f64,
     launch_latency = 5.0e-06 : f64,
     profile = "GB200"

@@ -96,6 +96,21 @@ class BlockOp(TrainOp):
         """The recipe."""
         return BLOCK_RECIPES[self.recipe.data]
 
+    @property
+    def size(self) -> int:
+        """The number of elements of a block along a dimension."""
+        return self.format.size
+
+    @property
+    def element(self) -> str:
+        """The name of the type of the elements."""
+        return self.format.element.kind.data
+
+    @property
+    def scale_element(self) -> str:
+        """The name of the type of the scales."""
+        return self.format.scale.kind.data
+
     def verify_(self) -> None:
         check_choice(self, "recipe", self.recipe.data, BLOCK_RECIPES)
         super().verify_()
@@ -153,7 +168,8 @@ class QuantizeBlocksOp(BlockOp):
 
     name = "train.quantize_blocks"
     TORCH: ClassVar[str] = (
-        "quantize_blocks({*}, dim={op.dimension}, square={square:flag}, {op.runtime})"
+        "quantize_blocks({*}, dim={op.dimension}, square={square:flag}, size={op.size}, "
+        "element={op.element}, scale={op.scale_element})"
     )
     TORCH_MODULE: ClassVar[str] = "block_floats"
     COMPUTES_IN: ClassVar[str] = "x"
@@ -169,15 +185,6 @@ class QuantizeBlocksOp(BlockOp):
     def dimension(self) -> int:
         """The index of `axis`, counted from 0."""
         return checked_axis(self, self.axis.value.data, len(shape_of(self.x)))
-
-    @property
-    def runtime(self) -> str:
-        """The recipe as arguments of the function of packages that does the work."""
-        recipe = self.format
-        types = (
-            f"element={recipe.element.kind.data!r}, scale={recipe.scale.kind.data!r}"
-        )
-        return f"size={recipe.size}, {types}"
 
     def verify_(self) -> None:
         super().verify_()
@@ -208,7 +215,6 @@ class BlockProductOp(BlockOp):
     name = "train.block_product"
     TORCH: ClassVar[str] = "block_product({*}, dtype={result:dtype})"
     TORCH_MODULE: ClassVar[str] = "block_floats"
-    COMPUTES_IN: ClassVar[str] = "a"
 
     a = operand_def(TensorType)
     b = operand_def(TensorType)
@@ -247,11 +253,21 @@ class BlockLinearOp(BlockOp):
     """
 
     name = "train.block_linear"
+    TORCH: ClassVar[str] = (
+        "block_linear({0}, {1}, square={op.is_square}, size={op.size}, "
+        "element={op.element}, scale={op.scale_element})"
+    )
+    TORCH_MODULE: ClassVar[str] = "block_floats"
 
     a = operand_def(TensorType)
     b = operand_def(TensorType)
     kept = var_operand_def(TensorType)
     y = result_def(TensorType)
+
+    @property
+    def is_square(self) -> bool:
+        """Whether the blocks of `b` are squares."""
+        return self.format.has_square_weights
 
     def verify_(self) -> None:
         super().verify_()
@@ -311,5 +327,8 @@ def quantize_blocks(
         scale=TensorType(format_.scale, scale_shape(format_, shape, axis, square)),
     )
 
+
+BLOCK_PRODUCTS = (BlockProductOp, BlockLinearOp)
+"""The ops that multiply blocks, at the device's rate for their recipe."""
 
 OPS = [QuantizeBlocksOp, BlockProductOp, BlockLinearOp]

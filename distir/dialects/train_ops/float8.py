@@ -20,7 +20,7 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.onnx_ops.values import ElementType
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import I64, TrainOp
-from distir.dialects.train_ops.block_floats import BLOCK_RECIPES
+from distir.dialects.train_ops.block_floats import BLOCK_RECIPES, QuantizeBlocksOp
 from distir.dialects.train_ops.checks import (
     check_choice,
     check_element_type,
@@ -66,6 +66,13 @@ RECIPES = (*SCALINGS, *BLOCK_RECIPES)
 def is_float8(type_: Attribute) -> bool:
     """Whether `type_` is one of the element types in `FORMATS`."""
     return any(type_ == known for known, _ in FORMATS.values())
+
+
+def is_narrow(type_: Attribute) -> bool:
+    """Whether products of some recipe in `RECIPES` have factors of type `type_`."""
+    return is_float8(type_) or any(
+        type_ == recipe.element for recipe in BLOCK_RECIPES.values()
+    )
 
 
 @irdl_op_definition
@@ -235,20 +242,37 @@ def float8_linear(
     )
 
 
-def is_scale(op: Operation) -> bool:
+def scale_at(op: Operation) -> Float8ScaleOp | None:
     """
-    Whether an op computes a scale of 8-bit floats, or reduces such a scale over
-    devices.
+    Returns the op whose scale `op` computes or reduces over devices, or None if `op`
+    does neither.
     """
     owner: Operation | Block = op
     while isinstance(owner, Operation) and owner.name.startswith("collective."):
         owner = owner.operands[0].owner
-    return isinstance(owner, Float8ScaleOp)
+    return owner if isinstance(owner, Float8ScaleOp) else None
+
+
+def is_scale(op: Operation) -> bool:
+    """
+    Whether an op computes a scale of narrow floats, or reduces such a scale over
+    devices.
+    """
+    return scale_at(op) is not None
+
+
+def may_be_delayed(op: Operation) -> bool:
+    """
+    Whether an op computes or reduces a scale of 8-bit floats, which libraries can take
+    from earlier steps. They do not do this with blocks.
+    """
+    scale = scale_at(op)
+    return scale is not None and scale.format.data in FORMATS
 
 
 def rounds_to_float8(op: Operation) -> bool:
-    """Whether an op rounds a tensor to 8-bit floats, or is a scale of them."""
-    return isinstance(op, ToFloat8Op) or is_scale(op)
+    """Whether an op rounds a tensor to narrow floats, or is a scale of them."""
+    return isinstance(op, ToFloat8Op | QuantizeBlocksOp) or is_scale(op)
 
 
 def _check_float8(op: TrainOp, name: str, value: SSAValue) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist_attributes import ROLE
 from distir.dialects.onnx_ops.traits import IN_ROTARY, STRIDED, VIEWS
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.activation import ActivationGradOp
+from distir.dialects.train_ops.block_floats import QuantizeBlocksOp
 from distir.dialects.train_ops.float8 import FORMATS, ToFloat8Op
 from distir.dialects.train_ops.normalization import NormalizingOp
 
@@ -38,8 +39,8 @@ def moved_by(
     Returns the bytes that `op` moves as a part of a kernel of several ops, or None if
     the op has a kernel of its own. All bytes are those of one device.
     """
-    if CASTS in fusions and isinstance(op, ToFloat8Op):
-        return _moved_by_cast(op, operand_bytes[0], result_bytes[0])
+    if CASTS in fusions and isinstance(op, _CASTS):
+        return _moved_by_cast(op, operand_bytes[0], sum(result_bytes))
     if GATES in fusions and _is_inside_gate(op):
         return 0
     return moved_by_rotary(op, result_bytes) if ROTARY in fusions else None
@@ -60,9 +61,19 @@ def moved_by_rotary(op: Operation, result_bytes: Sequence[int]) -> int | None:
     return 2 * sum(result_bytes) if op is end else 0
 
 
-def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
+_CASTS = (ToFloat8Op, QuantizeBlocksOp)
+
+
+def _narrow_type(op: ToFloat8Op | QuantizeBlocksOp) -> Attribute:
+    """Returns the type of the narrow floats that a cast makes."""
+    return element_type(op.results[0])
+
+
+def _moved_by_cast(
+    op: ToFloat8Op | QuantizeBlocksOp, read: int, written: int
+) -> int | None:
     """
-    Returns the bytes that a cast to 8-bit floats moves.
+    Returns the bytes that a cast to 8-bit or 4-bit floats moves.
 
     One kernel casts a tensor and its transpose, for the two products that read them, so
     a later cast of the same tensor moves nothing. The forward pass keeps the cast
@@ -70,29 +81,35 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
     cast them again. Normalizations, gates and gradients of activations write both
     directly, in place of their result in 16 bits. Weights have kernels of their own,
     which also write both, once a step (`cast_parameter`): the forward pass reads the
-    weight and the backward pass its transpose.
+    weight and the backward pass its transpose. Where a tensor needs a scale before its
+    blocks are rounded, every cast has a kernel of its own.
     """
     source = _source(op.x)
     owner = source.owner
     if isinstance(owner, Block):
         if _is_parameter(source, owner):
             return 0 if _is_transposed(op.x) else read + 2 * written
-        if element_type(op.y) == FORMATS["e4m3"][0]:  # no gradient
-            return 0
-    elif (
+        if isinstance(op, ToFloat8Op) and _narrow_type(op) == FORMATS["e4m3"][0]:
+            return 0  # no gradient
+    elif not _waits_for_scale(op) and (
         isinstance(owner, NormalizingOp | ActivationGradOp) or owner.name == "onnx.Mul"
     ):
         return 0
     return 0 if _is_cast_before(op, source) else read + 2 * written
 
 
+def _waits_for_scale(op: ToFloat8Op | QuantizeBlocksOp) -> bool:
+    """Whether a cast to blocks first needs the scale of the whole tensor."""
+    return isinstance(op, QuantizeBlocksOp) and op.tensor_scale is not None
+
+
 def cast_parameter(op: Operation) -> BlockArgument | None:
     """
     Returns the function argument that holds the parameter if `op` casts a parameter to
-    8-bit floats. Returns None if `op` does anything else. Libraries keep the cast
+    8-bit or 4-bit floats. Returns None if `op` does anything else. Libraries keep the cast
     parameter for all micro-batches of a step.
     """
-    if not isinstance(op, ToFloat8Op):
+    if not isinstance(op, _CASTS):
         return None
     source = _source(op.x)
     if isinstance(source, BlockArgument) and _is_parameter(source, source.block):
@@ -137,14 +154,14 @@ def _is_parameter(value: SSAValue, block: Block) -> bool:
     return ROLE.of(function.arg_attrs.data[index].data) == "parameter"
 
 
-def _is_cast_before(op: ToFloat8Op, source: SSAValue) -> bool:
+def _is_cast_before(op: ToFloat8Op | QuantizeBlocksOp, source: SSAValue) -> bool:
     """Whether an earlier op casts `source`, or a view of it, to the same type."""
     pending = [source]
     while pending:
         for use in pending.pop().uses:
             user = use.operation
-            if isinstance(user, ToFloat8Op):
-                is_alike = element_type(user.y) == element_type(op.y)
+            if isinstance(user, _CASTS):
+                is_alike = _narrow_type(user) == _narrow_type(op)
                 if user is not op and is_alike and user.is_before_in_block(op):
                     return True
             elif is_rearranged(user):

@@ -6,6 +6,7 @@ of 4 bits are held in elements of float32.
 
 import torch
 
+from .float8 import float8_scale
 from .numeric import to_float4, to_float8
 
 _LARGEST = {"float8e4m3fn": 448.0, "float4e2m1": 6.0}
@@ -44,6 +45,25 @@ def quantize_blocks(x, *tensor_scale, dim, square, size, element, scale):
         return to_float4(scaled), scales
     limit = _LARGEST[element]
     return scaled.clamp_(-limit, limit).to(torch.float8_e4m3fn), scales
+
+
+def block_linear(a, b, *, square, size, element, scale):
+    """
+    Returns the product of `a` and `b`, after converting both to blocks along the
+    dimension that is summed over. If `square`, the blocks of `b` are squares.
+    """
+    parts, scales, of_tensors = [], [], []
+    for x, dim, is_square in ((a, a.ndim - 1, False), (b, 0, square)):
+        if scale != _EXPONENT:
+            largest = _LARGEST[element] * _LARGEST[scale]
+            of_tensors.append(float8_scale(x, largest, None))
+        part, found = quantize_blocks(
+            *(x, *of_tensors[-1:]),
+            dim=dim, square=is_square, size=size, element=element, scale=scale,
+        )  # fmt: skip
+        parts.append(part)
+        scales.append(found)
+    return block_product(*parts, *scales, *of_tensors, dtype=a.dtype)
 
 
 def block_product(a, b, scale_a, scale_b, *tensor_scales, dtype):

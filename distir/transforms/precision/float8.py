@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp, TensorType, f32
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
@@ -44,6 +45,8 @@ from distir.program import (
     return_op,
     scope_of,
 )
+
+_VIEWS = ("onnx.Reshape", "onnx.Transpose")
 
 PARAMETER_VIEWS = frozenset({"onnx.Cast", "onnx.Identity", "onnx.Transpose"})
 """The names of ops that may be between a parameter and the product that uses it."""
@@ -213,6 +216,7 @@ def expand_float8(module: ModuleOp) -> None:
                 _expand(op, rounded)
             elif isinstance(op, BlockLinearOp):
                 _expand_blocks(op, rounded)
+        _share_scales(function)
 
 
 Rounded = dict[tuple[object, str, int | None], Sequence[SSAValue]]
@@ -264,6 +268,23 @@ def _expand_blocks(op: BlockLinearOp, rounded: Rounded) -> None:
         _erase_unused(value)
 
 
+def _share_scales(function: FuncOp) -> None:
+    """
+    Leaves one scale for all views of a tensor whose blocks need a scale of the tensor.
+    The largest magnitude of a tensor is that of its transpose.
+    """
+    known: dict[tuple[SSAValue, str], SSAValue] = {}
+    for op in list(function.body.block.ops):
+        if isinstance(op, Float8ScaleOp) and op.format.data in BLOCK_RECIPES:
+            value = op.x
+            while isinstance(owner := value.owner, Operation) and owner.name in _VIEWS:
+                value = owner.operands[0]
+            scale = known.setdefault((value, op.format.data), op.scale)
+            if scale is not op.scale:
+                op.scale.replace_all_uses_with(scale)
+                _erase_unused(op.scale)
+
+
 def _finish(op: Float8LinearOp | BlockLinearOp, y: SSAValue) -> None:
     """Uses `y` in place of the result of `op`, and erases `op`."""
     y.name_hint = op.y.name_hint
@@ -289,10 +310,7 @@ def _shown(value: SSAValue) -> object:
     elements, such as the input of several products in the gradients of these products.
     """
     views: list[object] = []
-    while isinstance(op := value.owner, Operation) and op.name in (
-        "onnx.Reshape",
-        "onnx.Transpose",
-    ):
+    while isinstance(op := value.owner, Operation) and op.name in _VIEWS:
         said = {**op.properties, **op.attributes}
         said.pop(SCOPE, None)
         views.append((op.name, op.results[0].type, frozenset(said.items())))
