@@ -106,8 +106,10 @@ def _product(
     a: Array, b: Array, scale_a: Array, scale_b: Array, *of_tensors: Array
 ) -> Array:
     found = _wide(a, scale_a) @ _wide(b, scale_b)
-    for scale in of_tensors:
-        found = found * (1 / scale)
+    # The scale of a tensor that has an infinity is 0, and makes the product NaN.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for scale in of_tensors:
+            found = found * (1 / scale)
     return found
 
 
