@@ -18,7 +18,13 @@ from distir.dialects.onnx_ops.traits import IN_ROTARY, STRIDED, VIEWS
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.activation import ActivationGradOp
 from distir.dialects.train_ops.block_floats import QuantizeBlocksOp
-from distir.dialects.train_ops.float8 import FORMATS, ToFloat8Op
+from distir.dialects.train_ops.float8 import (
+    FORMATS,
+    Float8ScaleOp,
+    ToFloat8Op,
+    may_be_delayed,
+    scale_at,
+)
 from distir.dialects.train_ops.normalization import NormalizingOp
 
 CASTS, GATES, ROTARY = LIBRARY_KERNELS = ("casts", "gates", "rotary")
@@ -41,6 +47,8 @@ def moved_by(
     """
     if CASTS in fusions and isinstance(op, _CASTS):
         return _moved_by_cast(op, operand_bytes[0], sum(result_bytes))
+    if CASTS in fusions and isinstance(op, Float8ScaleOp):
+        return _moved_by_scale(op, operand_bytes[0])
     if GATES in fusions and _is_inside_gate(op):
         return 0
     return moved_by_rotary(op, result_bytes) if ROTARY in fusions else None
@@ -91,11 +99,45 @@ def _moved_by_cast(
             return 0 if _is_transposed(op.x) else read + 2 * written
         if isinstance(op, ToFloat8Op) and _narrow_type(op) == FORMATS["e4m3"][0]:
             return 0  # no gradient
-    elif not _waits_for_scale(op) and (
-        isinstance(owner, NormalizingOp | ActivationGradOp) or owner.name == "onnx.Mul"
-    ):
+    elif not _waits_for_scale(op) and _notes_magnitudes(owner):
         return 0
     return 0 if _is_cast_before(op, source) else read + 2 * written
+
+
+def _moved_by_scale(op: Float8ScaleOp, read: int) -> int:
+    """
+    Returns the bytes that the scale of a tensor moves. Normalizations, gates and
+    gradients of activations note the largest magnitude of their result. The scale of a
+    weight is computed once a step (`cast_parameter`), for its transpose too.
+    """
+    source = _source(op.x)
+    owner = source.owner
+    if isinstance(owner, Block):
+        is_again = _is_parameter(source, owner) and _is_transposed(op.x)
+        return 0 if is_again else read
+    return 0 if _notes_magnitudes(owner) else read
+
+
+def _notes_magnitudes(op: Operation) -> bool:
+    """
+    Whether the kernel of an op can also cast its result, or note its magnitude: a
+    normalization, a gate, or the gradient of an activation.
+    """
+    return isinstance(op, NormalizingOp | ActivationGradOp) or op.name == "onnx.Mul"
+
+
+def is_noted_scale(op: Operation) -> bool:
+    """
+    Whether an op computes or exchanges a scale that libraries do not exchange while a
+    micro-batch waits: one of an earlier step, or one of a weight, which is the same for
+    all micro-batches.
+    """
+    scale = scale_at(op)
+    if scale is None:
+        return False
+    source = _source(scale.x)
+    is_weight = isinstance(source.owner, Block) and _is_parameter(source, source.owner)
+    return is_weight or may_be_delayed(op)
 
 
 def _waits_for_scale(op: ToFloat8Op | QuantizeBlocksOp) -> bool:
@@ -106,12 +148,13 @@ def _waits_for_scale(op: ToFloat8Op | QuantizeBlocksOp) -> bool:
 def cast_parameter(op: Operation) -> BlockArgument | None:
     """
     Returns the function argument that holds the parameter if `op` casts a parameter to
-    8-bit or 4-bit floats. Returns None if `op` does anything else. Libraries keep the cast
+    8-bit or 4-bit floats, or computes its scale. Returns None if `op` does anything
+    else. Libraries keep the cast
     parameter for all micro-batches of a step.
     """
-    if not isinstance(op, _CASTS):
+    if not isinstance(op, (*_CASTS, Float8ScaleOp)):
         return None
-    source = _source(op.x)
+    source = _source(op.operands[0])
     if isinstance(source, BlockArgument) and _is_parameter(source, source.block):
         return source
     return None
