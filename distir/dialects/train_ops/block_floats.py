@@ -328,7 +328,4 @@ def quantize_blocks(
     )
 
 
-BLOCK_PRODUCTS = (BlockProductOp, BlockLinearOp)
-"""The ops that multiply blocks, at the device's rate for their recipe."""
-
 OPS = [QuantizeBlocksOp, BlockProductOp, BlockLinearOp]

@@ -27,7 +27,7 @@ from distir.dialects.onnx_ops.values import ElementType, bytes_per_element
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.registries import Registry
 from distir.dialects.tensors import element_type, shape_of
-from distir.dialects.train_ops.block_floats import BLOCK_PRODUCTS
+from distir.dialects.train_ops.block_floats import BlockProductOp
 from distir.dialects.train_ops.losses import (
     LOGITS_AT_ONCE,
     CrossEntropyGradOp,
@@ -342,7 +342,7 @@ def computing_type(op: Operation, rule: Rule) -> str:
     no operand is a tensor. The class of an op may name the operand (`COMPUTES_IN`).
     """
     operands: Sequence[SSAValue] = op.operands
-    if isinstance(op, BLOCK_PRODUCTS):
+    if isinstance(op, BlockProductOp):
         return op.recipe.data
     if isinstance(op, OpFacts) and op.COMPUTES_IN:
         operands = [getattr(op, op.COMPUTES_IN)]
