@@ -2,6 +2,7 @@
 // Dense peaks (f64 and f32 without tensor cores' TF32), HBM and NVLink 5 per direction: NVIDIA
 // DGX B200 and HGX B200 data sheets, whose figures with sparsity are halved; memory is the
 // nominal capacity in units of 1e9 bytes.
+// `mxfp8` and `nvfp4`: the rates of 8-bit and of 4-bit floats (FP4) of the same data sheets.
 // InfiniBand: 8 NDR adapters (50e9 B/s each), one per GPU (DGX B200 user guide).
 // The switch could reduce while it forwards (NVLS); collectives are costed as rings, as
 // most programs run them, so `in_fabric_reduction` is not set.

@@ -2,6 +2,7 @@
 // Dense peaks, HBM and NVLink 5 per direction of one GPU: NVIDIA GB200 NVL72 data sheet,
 // whose figures are for the rack (divided by 72) and, for tensor cores, with sparsity (halved);
 // memory is the nominal capacity in units of 1e9 bytes.
+// `mxfp8` and `nvfp4`: the rates of 8-bit and of 4-bit floats (FP4) of the same data sheet.
 // InfiniBand: one NDR adapter (50e9 B/s) per GPU, between racks.
 // `host_bandwidth`: a Grace CPU serves two GPUs over NVLink-C2C, 450e9 B/s per direction
 // (data sheet); a GPU gets half of it when both copy.

@@ -73,7 +73,7 @@ def cuda_tensors(
     module: torch.nn.Module, capability: tuple[int, int] = (9, 0)
 ) -> Generator[None]:
     """
-    The tensors of the module of a rank, and those that it makes, are on an H100. Which kernel of
+    The tensors of the module of a rank, and those that it makes, are on a GPU, of the compute capability of an H100. Which kernel of
     attention it takes is said here, as the documentation of these kernels has it.
     """
     kernels: Any = torch.backends.cuda
