@@ -263,7 +263,9 @@ def _expand_blocks(op: BlockLinearOp, rounded: Rounded) -> None:
     type_ = op.y.type
     assert isinstance(type_, TensorType)
     kept = list(op.kept)
-    _finish(op, block_product(build, *factors, name, type_, square=is_square))
+    _finish(
+        op, block_product(build, factors[0], factors[1], name, type_, square=is_square)
+    )
     for value in kept:
         _erase_unused(value)
 

@@ -156,7 +156,7 @@ def test_products_in_blocks(system: str, recipe: str, options: Mapping[str, Any]
     row = next(r for r in rows(source) if r["name"] in ("LLaMA 3 8B in float8", "8B"))
     first = read(source, row, text_of(source, row))
     settings = replace(first.settings, float8=recipe)
-    written, _ = SYSTEMS[system].write(settings, {}, frozenset())
+    written, _ = SYSTEMS[system].write(settings, {}, {})
     assert options.items() <= written.items()
     name = "arguments" if system == "megatron" else "options"
     own = {n: v for n, v in row[name].items() if not n.startswith("fp8")}
@@ -171,7 +171,7 @@ def test_torchtitan_has_no_products_in_4_bits():
     row = rows("torchtitan")[0]
     settings = read("torchtitan", row, text_of("torchtitan", row)).settings
     with pytest.raises(DistIRError, match="4-bit floats"):
-        SYSTEMS["torchtitan"].write(replace(settings, float8="nvfp4"), {}, frozenset())
+        SYSTEMS["torchtitan"].write(replace(settings, float8="nvfp4"), {}, {})
 
 
 def folded(**arguments: Any) -> Read:
