@@ -179,9 +179,12 @@ def _ranges(ids: Sequence[int]) -> list[str]:
 
 
 _RATED = re.compile(
-    r"default|b?f16|t?f32|f64|float\d+e\d+m\d+\w*|[su]?i[1-9]\d*|complex<f\d+>"
+    r"default|b?f16|t?f32|f64|float\d+e\d+m\d+\w*|[su]?i[1-9]\d*|complex<f\d+>|mxfp8|nvfp4"
 )
-"""Matches the element types that a device may have a rate for, and `default`."""
+"""
+Matches the element types and the recipes of products in blocks (`mxfp8`, `nvfp4`) that
+a device may have a rate for, and `default`.
+"""
 
 
 def _positive(value: FloatAttr | IntegerAttr, what: str, owner: str) -> None:
@@ -196,7 +199,8 @@ class KindOp(IRDLOperation):
 
     - `memory`: usable bytes; `memory_bandwidth`: bytes/s.
     - `peak_flops`: FLOP/s per element type, e.g. `{f16 = 1.25e14 : f64}`. The entry
-      `default` is used for types that are not listed.
+      `default` is used for types that are not listed. `mxfp8` and `nvfp4` are products
+      of narrow floats with scales for blocks.
     - `launch_latency`: seconds from issuing an op to its start.
     - `profile`: name of a calibration profile, if one exists.
     - `allocation_block`: memory is allocated in multiples of this number of bytes, e.g.

@@ -19,6 +19,7 @@ def multiply(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,19 @@ class GradientBuilder:
         for result, type_ in zip(op.results, types, strict=True):
             Rewriter.replace_value_with_new_type(result, type_)
         return self.add(op).results
+
+    def matrix(self, value: SSAValue) -> SSAValue:
+        """
+        Returns `value` as a matrix: all dimensions but the last become the rows.
+        """
+        *rows, width = shape(value)
+        if len(rows) == 1:
+            return value
+        return self.onnx("Reshape", value, self.integers([prod(rows), width]))
+
+    def transposed(self, value: SSAValue) -> SSAValue:
+        """Appends an `onnx.Transpose` of a matrix and returns its result."""
+        return self.onnx("Transpose", value, perm=[1, 0])
 
     def constant(self, values: npt.ArrayLike) -> SSAValue:
         """Appends an `onnx.Constant` and returns its result."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distir.dialects.onnx_ops.values import FLOAT_TYPES
-from distir.dialects.train_ops.float8 import SCALINGS
+from distir.dialects.train_ops.float8 import RECIPES
 from distir.errors import one_of
 from distir.frontends.options import ModuleOptions
 from distir.gradients.options import StepOptions
@@ -71,7 +71,7 @@ class ForwardOptions:
         """
         name = None if dtype is None else name_of_float(dtype)
         if float8 is not None:
-            one_of("float8", float8, SCALINGS, "parallelize")
+            one_of("float8", float8, RECIPES, "parallelize")
         if isinstance(schedule, str) and Path(schedule).suffix not in (".py", ".mlir"):
             one_of("schedule", schedule, SCHEDULES, "parallelize")
             return ForwardOptions(name, float8, attention), schedule

@@ -166,9 +166,9 @@ def parallelize(
       loss. Parameters keep their type, because the optimizer updates them, and are cast
       once in a step. Gradients have the type of their parameters. In f16 the loss is
       scaled; if gradients overflow, the step is computed again with a smaller scale.
-    - `float8`: `tensor`, `row` or `row-gw-hp`, the scaling of 8-bit floats, as in
-      `distir import`. Products of activations with parameters, except in the head, are
-      then computed in 8-bit floats.
+    - `float8`: `tensor`, `row`, `row-gw-hp`, `mxfp8` or `nvfp4`, the recipe of 8-bit
+      or 4-bit floats, as in `distir import`. Products of activations with parameters,
+      except in the head, are then computed in such floats.
     - `kernels`: files MODULE.py with kernels that a schedule names. DistIR's own
       kernels need no file.
     - `batch_norm`: the samples from which batch normalisation takes its statistics in

@@ -14,10 +14,10 @@ from distir.transforms.precision.float8 import expand_float8
 @dataclass(frozen=True)
 class ExpandFloat8Pass(DistIRPass):
     """
-    Replaces each `train.float8_linear` by elementary ops: the scales of both factors,
-    their rounding to 8 bits, and their product. Unlike the single op, these ops can be
-    split over devices: the scale of a split tensor is the smallest scale of its parts.
-    Run the pass after `differentiate`.
+    Replaces each `train.float8_linear` and `train.block_linear` by elementary ops: the
+    scales of both factors, their rounding to 8 or 4 bits, and their product. Unlike the
+    single op, these ops can be split over devices: the scale of a split tensor is the
+    smallest scale of its parts. Run the pass after `differentiate`.
     """
 
     name = "expand-float8"

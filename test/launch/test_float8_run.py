@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.thoroughness import sampled
+from support.thoroughness import chosen
 from support.training_programs import batches, package
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -28,10 +28,13 @@ def step(scaling: str) -> ModuleOp:
     return module
 
 
-@pytest.mark.parametrize("scaling", sampled(["tensor", "row"], 2))
+@pytest.mark.parametrize(
+    "scaling", chosen(["tensor", "row", "mxfp8", "nvfp4"], ["tensor"])
+)
 def test_processes_train_as_one(scaling: str, tmp_path: Path, spawner: Spawner) -> None:
     """
-    Sums round otherwise on two processes, and now and then another number of 8 bits follows.
+    Sums round otherwise on two processes, and now and then another number of 8 or 4 bits
+    follows.
     """
     module = step(scaling)
     found: list[Any] = []

@@ -60,13 +60,15 @@ def dtype_of(type_: TensorType[Any]) -> torch.dtype:
     return to_torch(np.zeros((), numpy_dtype(type_.element_type))).dtype
 
 
-def calls_on_cuda(module: ModuleOp) -> Counter[str]:
+def calls_on_cuda(
+    module: ModuleOp, capability: tuple[int, int] = (9, 0)
+) -> Counter[str]:
     """Runs a program and returns what it called; its results have the types that they should."""
     program = load_program(program_source(module))
     (rank,) = program.RANKS
     types = entry_function(module).function_type
     body = rank.program({}, rank.numbers)
-    with cuda_tensors(body):
+    with cuda_tensors(body, capability):
         given = [empty(type_) for type_ in types.inputs]
         with AtenCalls() as calls:
             results = body.main(*given)
@@ -104,17 +106,30 @@ def test_attention_of_a_step(dtype: str, width: int) -> None:
     assert calls[other] == 0 and calls["_fused_adamw_"] >= 1
 
 
+def step_in_8_bits(recipe: str) -> tuple[ModuleOp, int]:
+    """A training step with products in narrow floats, and their number."""
+    module = gpt("bf16", training=False)
+    Float8Pass(scaling=recipe, keep=("lm_head",)).apply(Context(), module)
+    DifferentiatePass(optimizer="sgd", momentum=0.9).apply(Context(), module)
+    ExpandFloat8Pass().apply(Context(), module)
+    names = ("train.float8_product", "train.block_product")
+    return module, sum(op.name in names for op in module.walk())
+
+
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_products_in_8_bits(scaling: str) -> None:
     """The tensor cores take every product in 8 bits, with scales of tensors or of rows."""
-    module = gpt("bf16", training=False)
-    Float8Pass(scaling=scaling, keep=("lm_head",)).apply(Context(), module)
-    DifferentiatePass(optimizer="sgd", momentum=0.9).apply(Context(), module)
-    ExpandFloat8Pass().apply(Context(), module)
-    products = sum(op.name == "train.float8_product" for op in module.walk())
+    module, products = step_in_8_bits(scaling)
     calls = calls_on_cuda(module)
     assert calls["_scaled_mm"] >= products > 0
     assert calls["_fused_sgd_"] == 1
+
+
+def test_products_in_blocks() -> None:
+    """Blackwell's tensor cores take blocks of 8 bits; those of Hopper do not."""
+    module, products = step_in_8_bits("mxfp8")
+    assert calls_on_cuda(module)["_scaled_mm"] == 0
+    assert calls_on_cuda(module, (10, 0))["_scaled_mm"] >= products > 0
 
 
 @pytest.mark.parametrize("transposed", [False, True])

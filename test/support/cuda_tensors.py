@@ -69,16 +69,18 @@ def _on(device: str | torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @contextmanager
-def cuda_tensors(module: torch.nn.Module) -> Generator[None]:
+def cuda_tensors(
+    module: torch.nn.Module, capability: tuple[int, int] = (9, 0)
+) -> Generator[None]:
     """
-    The tensors of the module of a rank, and those that it makes, are on an H100. Which kernel of
+    The tensors of the module of a rank, and those that it makes, are on a GPU, of the compute capability of an H100. Which kernel of
     attention it takes is said here, as the documentation of these kernels has it.
     """
     kernels: Any = torch.backends.cuda
     with (
         patch.object(kernels, "can_use_flash_attention", takes_flash),
         patch.object(kernels, "can_use_efficient_attention", takes_efficient),
-        patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
+        patch.object(torch.cuda, "get_device_capability", return_value=capability),
         torch.no_grad(),
         FakeTensorMode(),
         _WithoutDevice(),

@@ -51,6 +51,13 @@ from distir.dialects.train_ops.batch_normalization import (
     GhostBatchNormGradOp,
     GhostBatchNormOp,
 )
+from distir.dialects.train_ops.block_floats import (
+    BLOCK_RECIPES,
+    BlockLinearOp,
+    BlockProductOp,
+    quantize_blocks,
+    scale_shape,
+)
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
     ConvGradInputOp,
@@ -626,6 +633,55 @@ for _format in FORMATS:
         *(_float8_product, coarse(6, 4).astype(_dtype8), coarse(4, 12).astype(_dtype8)),
         *(positive(6, 1), positive(1, 12)),
     )
+
+
+def _in_blocks(
+    x: Any, *tensor_scale: Any, recipe: str, axis: int, square: bool = False
+) -> Operation:
+    """Returns the conversion of a tensor to blocks."""
+    return quantize_blocks(x, recipe, axis, *tensor_scale, square=square)
+
+
+def _block_product(
+    a: Any, b: Any, scale_a: Any, scale_b: Any, *of_tensors: Any, recipe: str
+) -> Operation:
+    """Returns the product of blocks, in f32."""
+    is_square = shape_of(scale_b)[1] != shape_of(b)[1]
+    y = TensorType(f32, [*shape_of(a)[:-1], shape_of(b)[1]])
+    operands = (a, b, scale_a, scale_b, of_tensors)
+    return BlockProductOp(*operands, recipe=recipe, square=is_square, y=y)
+
+
+def _block_linear(a: Any, b: Any, *kept: Any, recipe: str) -> Operation:
+    """Returns the product of tensors that become blocks, in f32."""
+    y = TensorType(f32, [*shape_of(a)[:-1], shape_of(b)[1]])
+    return BlockLinearOp(a, b, kept, recipe=recipe, y=y)
+
+
+_in_blocks.name = "train.quantize_blocks"
+_block_product.name = "train.block_product"
+_block_linear.name = "train.block_linear"
+for _name, _recipe in BLOCK_RECIPES.items():
+    _n, _dtypes = _recipe.size, (_recipe.element, _recipe.scale)
+    _narrow_of, _scales_of = (numpy_dtype(one) for one in _dtypes)
+    _of_tensor = [scalar(64.0)] if _recipe.has_tensor_scale else []
+    case(_in_blocks, real(6, 4 * _n), *_of_tensor, recipe=_name, axis=1)
+    case(_in_blocks, real(2 * _n, 2, 4), *_of_tensor, recipe=_name, axis=0)
+    _shapes = [scale_shape(_recipe, (2 * _n, 2 * _n), 0, False)]
+    if _recipe.has_square_weights:
+        _square = real(2 * _n, 4 * _n)
+        case(_in_blocks, _square, *_of_tensor, recipe=_name, axis=0, square=True)
+        _shapes.append(scale_shape(_recipe, (2 * _n, 2 * _n), 0, True))
+    for _shape in _shapes:
+        case(
+            *(_block_product, coarse(4, 2, 2 * _n).astype(_narrow_of)),
+            coarse(2 * _n, 2 * _n).astype(_narrow_of),
+            (2.0 ** integers(-2, 3, 4, 2, 2)).astype(_scales_of),
+            (2.0 ** integers(-2, 3, *_shape)).astype(_scales_of),
+            *(2 * _of_tensor),
+            recipe=_name,
+        )
+    case(_block_linear, coarse(2, 4, _n), coarse(_n, 2 * _n), recipe=_name)
 
 
 def _quantized_linear(x: Any, weight: Any, *others: Any) -> Operation:

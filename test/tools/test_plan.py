@@ -154,7 +154,8 @@ def test_what_a_system_cannot_run(
         ("GPUS_PER_NODE=8", "GPUS_PER_NODE=2", "cannot be divided"),
         ("--global-batch-size 16", "--global-batch-size 17", "choose a multiple of"),
         ("${MODEL_ARGS[@]}", "", "does not say the number of layers"),
-        ("--bf16", "--bf16 --fp8-format hybrid --fp8-recipe mxfp8", "mxfp8"),
+        ("--bf16", "--bf16 --fp8-format hybrid --fp8-recipe blockwise", "blockwise"),
+        ("--bf16", "--bf16 --fp4-format e2m1 --fp4-recipe custom", "nvfp4"),
     ],
 )
 def test_what_cannot_be_read(

@@ -5,7 +5,7 @@ layouts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from xdsl.dialects.builtin import (
     BFloat16Type,
@@ -105,3 +105,28 @@ def check_integers(op: Operation, name: str, value: SSAValue) -> None:
         raise VerifyException(
             f"{op.name}: {name} has elements of type {element}, expected i32 or i64"
         )
+
+
+def check_choice(op: Operation, what: str, name: str, known: Iterable[str]) -> None:
+    """
+    Raises VerifyException unless `name` is one of the names `known`. `what` says in the
+    message of what kind the names are.
+    """
+    names = tuple(known)
+    if name not in names:
+        raise VerifyException(
+            f"{op.name}: there is no {what} {name!r}; choose from {', '.join(names)}"
+        )
+
+
+def product_shape(op: Operation, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """
+    Returns the shape of the product of factors with shapes `a` and `b`. Raises
+    VerifyException if the factors cannot be multiplied.
+    """
+    if len(a) < 2 or len(b) != 2 or a[-1] != b[0]:
+        raise VerifyException(
+            f"{op.name}: cannot multiply {list(a)} by {list(b)}; expected [..., m, k] and "
+            f"[k, n]"
+        )
+    return (*a[:-1], b[1])

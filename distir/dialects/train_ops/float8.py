@@ -4,7 +4,6 @@ Matrix products in 8-bit floats, and the scales that convert tensors to 8-bit fl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr, TensorType, f32
@@ -21,12 +20,15 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.onnx_ops.values import ElementType
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import I64, TrainOp
+from distir.dialects.train_ops.block_floats import BLOCK_RECIPES, QuantizeBlocksOp
 from distir.dialects.train_ops.checks import (
+    check_choice,
     check_element_type,
     check_float,
     check_shape,
     check_type,
     checked_axis,
+    product_shape,
 )
 
 FORMATS = {
@@ -37,6 +39,19 @@ FORMATS = {
 The 8-bit float formats for products, by name: the element type and its largest value.
 """
 
+RANGES = {
+    **{name: largest for name, (_, largest) in FORMATS.items()},
+    **{
+        name: recipe.largest * recipe.largest_scale
+        for name, recipe in BLOCK_RECIPES.items()
+        if recipe.has_tensor_scale
+    },
+}
+"""
+The largest value that each format can hold, by name. With blocks, this is the product
+of the largest element and the largest scale.
+"""
+
 SCALINGS = ("tensor", "row", "row-gw-hp")
 """
 The ways to choose scales. "tensor": one scale per tensor. "row": one per row of the
@@ -44,10 +59,20 @@ first factor and per column of the second. "row-gw-hp": like "row", but gradient
 weights are computed in the model's precision.
 """
 
+RECIPES = (*SCALINGS, *BLOCK_RECIPES)
+"""The ways to compute products in narrow floats: `SCALINGS` and `BLOCK_RECIPES`."""
+
 
 def is_float8(type_: Attribute) -> bool:
     """Whether `type_` is one of the element types in `FORMATS`."""
     return any(type_ == known for known, _ in FORMATS.values())
+
+
+def is_narrow(type_: Attribute) -> bool:
+    """Whether products of some recipe in `RECIPES` have factors of type `type_`."""
+    return is_float8(type_) or any(
+        type_ == recipe.element for recipe in BLOCK_RECIPES.values()
+    )
 
 
 @irdl_op_definition
@@ -76,12 +101,12 @@ class Float8LinearOp(TrainOp):
         return self.a_format.data, self.b_format.data
 
     def verify_(self) -> None:
-        _check_choice(self, "scaling", self.scaling.data, SCALINGS)
+        check_choice(self, "scaling", self.scaling.data, SCALINGS)
         for name in self.formats:
-            _check_choice(self, "format", name, FORMATS)
+            check_choice(self, "format", name, FORMATS)
         check_float(self, "a", self.a)
         check_element_type(self, "b", self.b, element_type(self.a))
-        shape = _product_shape(self, shape_of(self.a), shape_of(self.b))
+        shape = product_shape(self, shape_of(self.a), shape_of(self.b))
         check_type(self, "y", self.y, TensorType(element_type(self.a), shape))
         super().verify_()
 
@@ -89,8 +114,8 @@ class Float8LinearOp(TrainOp):
 @irdl_op_definition
 class Float8ScaleOp(TrainOp):
     """
-    The factor that makes `x` fill the range of a format: the format's largest finite
-    value divided by the largest magnitude in `x` (at least 1e-12). Without `axis` the
+    The factor that makes `x` fill the range of a format: the format's largest
+    value (`RANGES`) divided by the largest magnitude in `x` (at least 1e-12). Without `axis` the
     result is a scalar. With `axis`, there is one scale per row along `axis`, which then
     has size 1. The scale of a whole tensor is the smallest of the scales of its parts.
     """
@@ -113,11 +138,11 @@ class Float8ScaleOp(TrainOp):
 
     @property
     def largest(self) -> float:
-        """The largest finite value of the format."""
-        return FORMATS[self.format.data][1]
+        """The largest value that the format can hold."""
+        return RANGES[self.format.data]
 
     def verify_(self) -> None:
-        _check_choice(self, "format", self.format.data, FORMATS)
+        check_choice(self, "format", self.format.data, RANGES)
         check_float(self, "x", self.x)
         shape, dim = list(shape_of(self.x)), self.dimension
         if dim is None:
@@ -189,7 +214,7 @@ class Float8ProductOp(TrainOp):
         _check_float8(self, "a", self.a)
         _check_float8(self, "b", self.b)
         check_float(self, "y", self.y)
-        check_shape(self, "y", self.y, _product_shape(self, a, b))
+        check_shape(self, "y", self.y, product_shape(self, a, b))
         for name, scale, rows in (
             ("scale_a", self.scale_a, (*a[:-1], 1)),
             ("scale_b", self.scale_b, (1, b[1])),
@@ -217,28 +242,37 @@ def float8_linear(
     )
 
 
-def is_scale(op: Operation) -> bool:
+def scale_at(op: Operation) -> Float8ScaleOp | None:
     """
-    Whether an op computes a scale of 8-bit floats, or reduces such a scale over
-    devices.
+    Returns the op whose scale `op` computes or reduces over devices, or None if `op`
+    does neither.
     """
     owner: Operation | Block = op
     while isinstance(owner, Operation) and owner.name.startswith("collective."):
         owner = owner.operands[0].owner
-    return isinstance(owner, Float8ScaleOp)
+    return owner if isinstance(owner, Float8ScaleOp) else None
+
+
+def is_scale(op: Operation) -> bool:
+    """
+    Whether an op computes a scale of narrow floats, or reduces such a scale over
+    devices.
+    """
+    return scale_at(op) is not None
+
+
+def may_be_delayed(op: Operation) -> bool:
+    """
+    Whether an op computes or reduces a scale of 8-bit floats, which libraries can take
+    from earlier steps. They do not do this with blocks.
+    """
+    scale = scale_at(op)
+    return scale is not None and scale.format.data in FORMATS
 
 
 def rounds_to_float8(op: Operation) -> bool:
-    """Whether an op rounds a tensor to 8-bit floats, or is a scale of them."""
-    return isinstance(op, ToFloat8Op) or is_scale(op)
-
-
-def _check_choice(op: TrainOp, what: str, name: str, known: Iterable[str]) -> None:
-    names = tuple(known)
-    if name not in names:
-        raise VerifyException(
-            f"{op.name}: there is no {what} {name!r}; choose from {', '.join(names)}"
-        )
+    """Whether an op rounds a tensor to narrow floats, or is a scale of them."""
+    return isinstance(op, ToFloat8Op | QuantizeBlocksOp) or is_scale(op)
 
 
 def _check_float8(op: TrainOp, name: str, value: SSAValue) -> None:
@@ -247,21 +281,6 @@ def _check_float8(op: TrainOp, name: str, value: SSAValue) -> None:
             f"{op.name}: {name} has elements of type {element_type(value)}, expected "
             f"8-bit floats: float8e4m3fn or float8e5m2"
         )
-
-
-def _product_shape(
-    op: TrainOp, a: tuple[int, ...], b: tuple[int, ...]
-) -> tuple[int, ...]:
-    """
-    Returns the shape of the product of factors with shapes `a` and `b`. Raises
-    VerifyException if the factors cannot be multiplied.
-    """
-    if len(a) < 2 or len(b) != 2 or a[-1] != b[0]:
-        raise VerifyException(
-            f"{op.name}: cannot multiply {list(a)} by {list(b)}; expected [..., m, k] and "
-            f"[k, n]"
-        )
-    return (*a[:-1], b[1])
 
 
 OPS = [Float8LinearOp, Float8ScaleOp, ToFloat8Op, Float8ProductOp]

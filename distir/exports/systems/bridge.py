@@ -29,6 +29,7 @@ _PLACES = {
     "tp-comm-overlap": "comm_overlap.tp_comm_overlap",
     "optimizer-cpu-offload": "optimizer.optimizer_cpu_offload",
     "fp8-format": "model.fp8",
+    "fp4-format": "model.fp4",
 }
 """
 Megatron's options that are not `model.NAME` in a ConfigContainer, with their names

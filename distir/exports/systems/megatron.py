@@ -97,7 +97,8 @@ RULES = (
         ("e", "expert_axes"), rules.read_experts, rules.write_experts,
     ),
     OptionRule(
-        {"fp8-format": None, "fp8-recipe": "delayed", "fp8-hybrid": None},
+        {"fp8-format": None, "fp8-recipe": "delayed", "fp8-hybrid": None,
+         "fp4-format": None, "fp4-recipe": "nvfp4"},
         ("float8",), rules.read_float8, rules.write_float8,
     ),
 )  # fmt: skip
@@ -144,7 +145,7 @@ HARMLESS = (
         "use-tp-pp-dp-mapping",
         "local-rank",
         "DDP-impl",
-        "fp8-*",
+        *("fp8-*", "fp4-*"),
         "check-*",
         "no-check-*",
     ),
@@ -191,7 +192,6 @@ REFUSED = {
     "decoder-last-pipeline-num-layers": "DistIR's pipelines have equal stages here",
     "account-for-*-in-pipeline-split": "DistIR's pipelines have equal stages here",
     "cpu-offloading": "DistIR does not offload these layers",
-    "fp4-format": "DistIR has no products in 4 bits",
     "window-size": "DistIR builds no sliding windows",
     "squared-relu": "DistIR builds MLPs with GELU or SwiGLU",
     "is-hybrid-model": "DistIR builds no state space layers",

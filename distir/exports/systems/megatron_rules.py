@@ -365,27 +365,40 @@ def write_experts(settings: RunSettings) -> Mapping[str, Any]:
 
 def read_float8(values: Values, known: RunSettings) -> Mapping[str, Any]:
     """
-    Returns the scaling of float8 matrix products: "tensor", or "" without float8.
-    Raises DistIRError for a recipe with any other scaling.
+    Returns the recipe of matrix products in narrow floats: "tensor", "mxfp8" or
+    "nvfp4", or "" without such products. Raises DistIRError for any other recipe.
     """
+    if values["fp4-format"] not in (None, "none", False):
+        recipe = values["fp4-recipe"]
+        if recipe != "nvfp4":
+            raise DistIRError(
+                f"--fp4-recipe {recipe} cannot be predicted; DistIR has nvfp4"
+            )
+        return {"float8": recipe}
     if values["fp8-format"] in (None, "none", False) and not on(values["fp8-hybrid"]):
         return {"float8": ""}
     recipe = values["fp8-recipe"]
+    if recipe == "mxfp8":
+        return {"float8": recipe}
     if recipe not in ("delayed", "tensorwise"):
         raise DistIRError(
             f"--fp8-recipe {recipe} cannot be predicted; DistIR scales tensors (delayed, "
-            f"tensorwise)"
+            f"tensorwise) or blocks (mxfp8)"
         )
     return {"float8": "tensor"}
 
 
 def write_float8(settings: RunSettings) -> Mapping[str, Any]:
     """
-    Returns the options for float8. Raises DistIRError for a scaling that Megatron does
-    not have.
+    Returns the options for products in narrow floats. Raises DistIRError for a recipe
+    that Megatron does not have.
     """
     if not settings.float8:
         return {}
+    if settings.float8 == "mxfp8":
+        return {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"}
+    if settings.float8 == "nvfp4":
+        return {"fp4-format": "e2m1", "fp4-recipe": "nvfp4"}
     if settings.float8 != "tensor":
         raise DistIRError(
             f"megatron has no float8 with a scale for each {settings.float8}"

@@ -25,8 +25,9 @@ class RunSettings:
       `attention_dropout`: dropout ratios of residual branches and of attention
       probabilities;
     - `dtype`: f32, bf16 or f16; `gradients_f32`: whether gradients are summed in f32;
-      `master`: whether 16-bit parameters have copies in f32; `float8`: the scaling of
-      matrix products in float8 (`tensor` or `row`), or "" without float8;
+      `master`: whether 16-bit parameters have copies in f32; `float8`: the recipe of
+      matrix products in narrow floats (`RECIPES` of the `train` dialect), or "" without
+      them;
     - `batch`: the sequences of the global batch; `micro_batch`: the sequences that a
       device takes at a time;
     - `t`, `p`, `c`, `e`: degrees of tensor, pipeline, context and expert parallelism;

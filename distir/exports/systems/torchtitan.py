@@ -292,12 +292,27 @@ def _write_dtype(settings: RunSettings) -> Mapping[str, Any]:
     return found
 
 
+_MX = ("quantize.linear.mx", "mx")
+"""The names of torchtitan's converter to MXFP8, the newest first."""
+_MX_RECIPE = "quantize.linear.mx.recipe_name"
+_MX_RECIPES = ("mxfp8_cublas", "mxfp8_cublas_rceil")
+"""
+The recipes of the converter, the default first. The second rounds scales up, as DistIR
+does.
+"""
+
+
 def _read_float8(values: Values, known: RunSettings) -> Mapping[str, Any]:
     converters = values["model.converters"] or values["model.handlers"] or ""
     names = converters.split(",") if isinstance(converters, str) else converters
     if values["float8.enable_float8_linear"] is True:
         names = ["float8"]
     if not any("float8" in str(name) for name in names):
+        if all(name in _MX for name in names) and names:
+            recipe = values[_MX_RECIPE] or _MX_RECIPES[0]
+            if recipe not in _MX_RECIPES:
+                raise DistIRError(f"{_MX_RECIPE} {recipe} cannot be predicted")
+            return {"float8": "mxfp8"}
         if any("mx" in str(name) or "fp4" in str(name) for name in names):
             raise DistIRError(f"model.converters {converters} cannot be predicted")
         return {"float8": ""}
@@ -314,6 +329,10 @@ def _read_float8(values: Values, known: RunSettings) -> Mapping[str, Any]:
 def _write_float8(settings: RunSettings) -> Mapping[str, Any]:
     if not settings.float8:
         return {}
+    if settings.float8 == "mxfp8":
+        return {"model.converters": [_MX[0]], _MX_RECIPE: _MX_RECIPES[-1]}
+    if settings.float8 == "nvfp4":
+        raise DistIRError("torchtitan trains with no products in 4-bit floats")
     recipes = {
         "tensor": "tensorwise",
         "row": "rowwise",
@@ -379,7 +398,7 @@ TABLE = OptionTable(
         OptionRule({_T + "dtype": "float32", _T + "mixed_precision_param": "bfloat16"},
              ("dtype", "master"), _read_dtype, _write_dtype),
         OptionRule({"model.converters": None, "float8.enable_float8_linear": None, "model.handlers": None, "float8.recipe_name": None,
-              "quantize.linear.float8.recipe_name": None},
+              "quantize.linear.float8.recipe_name": None, _MX_RECIPE: None},
              ("float8",), _read_float8, _write_float8),
         OptionRule({_P + "enable_async_tensor_parallel": None,
               "compile.enable_async_tensor_parallel": None, "compile.enable": None},

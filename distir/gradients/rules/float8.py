@@ -5,8 +5,6 @@ floats too.
 
 from __future__ import annotations
 
-from math import prod
-
 from xdsl.ir import SSAValue
 
 from distir.dialects.train_ops.float8 import Float8LinearOp, float8_linear
@@ -27,30 +25,21 @@ def linear(
     dy = gradients[0]
     assert dy is not None
 
-    def turned(value: SSAValue) -> SSAValue:
-        return build.onnx("Transpose", value, perm=[1, 0])
-
     def product(left: SSAValue, right: SSAValue, left_is_dy: bool) -> SSAValue:
         names = ("e5m2", "e4m3") if left_is_dy else ("e4m3", "e5m2")
         return build.result(float8_linear(left, right, op.scaling.data, *names))
 
-    def matrix(value: SSAValue) -> SSAValue:
-        *rows, width = shape(value)
-        if len(rows) == 1:
-            return value
-        return build.onnx("Reshape", value, build.integers([prod(rows), width]))
-
     da = db = None
     # Both products take the same matrix, which is rounded and communicated once.
-    right = matrix(dy)
+    right = build.matrix(dy)
     if is_wanted(op.a):
-        da = product(right, turned(op.b), True)
+        da = product(right, build.transposed(op.b), True)
         if right is not dy:
             da = build.onnx("Reshape", da, build.integers(shape(op.a)))
     if is_wanted(op.b):
-        left = matrix(op.a)
+        left = build.matrix(op.a)
         if op.scaling.data == "row-gw-hp":
             db = build.onnx("Gemm", left, right, transA=1)
         else:
-            db = product(turned(left), right, False)
+            db = product(build.transposed(left), right, False)
     return [da, db]

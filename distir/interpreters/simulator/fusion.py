@@ -41,7 +41,7 @@ from distir.dialects.onnx_ops import traits
 from distir.dialects.onnx_ops.traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.experts import GroupedProductOp
-from distir.dialects.train_ops.float8 import is_scale
+from distir.dialects.train_ops.float8 import may_be_delayed
 from distir.dialects.train_ops.paged_attention import PagedAttentionOp, PagedReadOp
 from distir.dialects.train_ops.quantized_rows import CONVERSIONS
 from distir.interpreters.simulator.joined_products import (
@@ -268,7 +268,7 @@ def is_free(op: Operation, fusions: frozenset[str]) -> bool:
     parameter's gradient to the wider type of the sum over micro-batches, and adding it
     to this sum.
     """
-    if SCALES in fusions and is_scale(op):
+    if SCALES in fusions and may_be_delayed(op):
         return True
     if JOINED in fusions and is_inside_products(op):
         return True

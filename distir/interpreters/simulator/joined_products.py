@@ -21,6 +21,7 @@ from distir.dialects.dist import layout_of
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import PRODUCTS, RESHAPES
 from distir.dialects.tensors import element_type, rank_of, shape_of
+from distir.dialects.train_ops.block_floats import BlockProductOp
 from distir.dialects.train_ops.float8 import Float8ProductOp
 from distir.interpreters.simulator.work import Product
 
@@ -63,7 +64,7 @@ class JoinedProducts:
 
 def is_product(op: Operation) -> bool:
     """Whether an op multiplies two matrices."""
-    return op.name in PRODUCTS or isinstance(op, Float8ProductOp)
+    return op.name in PRODUCTS or isinstance(op, Float8ProductOp | BlockProductOp)
 
 
 def joined_products(op: Operation) -> JoinedProducts | None:

@@ -11,13 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist_attributes import ROLE
 from distir.dialects.onnx_ops.traits import IN_ROTARY, STRIDED, VIEWS
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.activation import ActivationGradOp
-from distir.dialects.train_ops.float8 import FORMATS, ToFloat8Op
+from distir.dialects.train_ops.block_floats import QuantizeBlocksOp
+from distir.dialects.train_ops.float8 import (
+    FORMATS,
+    Float8ScaleOp,
+    ToFloat8Op,
+    may_be_delayed,
+    scale_at,
+)
 from distir.dialects.train_ops.normalization import NormalizingOp
 
 CASTS, GATES, ROTARY = LIBRARY_KERNELS = ("casts", "gates", "rotary")
@@ -38,8 +45,10 @@ def moved_by(
     Returns the bytes that `op` moves as a part of a kernel of several ops, or None if
     the op has a kernel of its own. All bytes are those of one device.
     """
-    if CASTS in fusions and isinstance(op, ToFloat8Op):
-        return _moved_by_cast(op, operand_bytes[0], result_bytes[0])
+    if CASTS in fusions and isinstance(op, _CASTS):
+        return _moved_by_cast(op, operand_bytes[0], sum(result_bytes))
+    if CASTS in fusions and isinstance(op, Float8ScaleOp):
+        return _moved_by_scale(op, operand_bytes[0])
     if GATES in fusions and _is_inside_gate(op):
         return 0
     return moved_by_rotary(op, result_bytes) if ROTARY in fusions else None
@@ -60,9 +69,19 @@ def moved_by_rotary(op: Operation, result_bytes: Sequence[int]) -> int | None:
     return 2 * sum(result_bytes) if op is end else 0
 
 
-def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
+_CASTS = (ToFloat8Op, QuantizeBlocksOp)
+
+
+def _narrow_type(op: ToFloat8Op | QuantizeBlocksOp) -> Attribute:
+    """Returns the type of the narrow floats that a cast makes."""
+    return element_type(op.results[0])
+
+
+def _moved_by_cast(
+    op: ToFloat8Op | QuantizeBlocksOp, read: int, written: int
+) -> int | None:
     """
-    Returns the bytes that a cast to 8-bit floats moves.
+    Returns the bytes that a cast to 8-bit or 4-bit floats moves.
 
     One kernel casts a tensor and its transpose, for the two products that read them, so
     a later cast of the same tensor moves nothing. The forward pass keeps the cast
@@ -70,31 +89,72 @@ def _moved_by_cast(op: ToFloat8Op, read: int, written: int) -> int | None:
     cast them again. Normalizations, gates and gradients of activations write both
     directly, in place of their result in 16 bits. Weights have kernels of their own,
     which also write both, once a step (`cast_parameter`): the forward pass reads the
-    weight and the backward pass its transpose.
+    weight and the backward pass its transpose. Where a tensor needs a scale before its
+    blocks are rounded, every cast has a kernel of its own.
     """
     source = _source(op.x)
     owner = source.owner
     if isinstance(owner, Block):
         if _is_parameter(source, owner):
             return 0 if _is_transposed(op.x) else read + 2 * written
-        if element_type(op.y) == FORMATS["e4m3"][0]:  # no gradient
-            return 0
-    elif (
-        isinstance(owner, NormalizingOp | ActivationGradOp) or owner.name == "onnx.Mul"
-    ):
+        if isinstance(op, ToFloat8Op) and _narrow_type(op) == FORMATS["e4m3"][0]:
+            return 0  # no gradient
+    elif not _waits_for_scale(op) and _notes_magnitudes(owner):
         return 0
     return 0 if _is_cast_before(op, source) else read + 2 * written
+
+
+def _moved_by_scale(op: Float8ScaleOp, read: int) -> int:
+    """
+    Returns the bytes that the scale of a tensor moves. Normalizations, gates and
+    gradients of activations note the largest magnitude of their result. The scale of a
+    weight is computed once a step (`cast_parameter`), for its transpose too.
+    """
+    source = _source(op.x)
+    owner = source.owner
+    if isinstance(owner, Block):
+        is_again = _is_parameter(source, owner) and _is_transposed(op.x)
+        return 0 if is_again else read
+    return 0 if _notes_magnitudes(owner) else read
+
+
+def _notes_magnitudes(op: Operation) -> bool:
+    """
+    Whether the kernel of an op can also cast its result, or note its magnitude: a
+    normalization, a gate, or the gradient of an activation.
+    """
+    return isinstance(op, NormalizingOp | ActivationGradOp) or op.name == "onnx.Mul"
+
+
+def is_noted_scale(op: Operation) -> bool:
+    """
+    Whether an op computes or exchanges a scale that libraries do not exchange while a
+    micro-batch waits: one of an earlier step, or one of a weight, which is the same for
+    all micro-batches.
+    """
+    scale = scale_at(op)
+    if scale is None:
+        return False
+    source = _source(scale.x)
+    is_weight = isinstance(source.owner, Block) and _is_parameter(source, source.owner)
+    return is_weight or may_be_delayed(op)
+
+
+def _waits_for_scale(op: ToFloat8Op | QuantizeBlocksOp) -> bool:
+    """Whether a cast to blocks first needs the scale of the whole tensor."""
+    return isinstance(op, QuantizeBlocksOp) and op.tensor_scale is not None
 
 
 def cast_parameter(op: Operation) -> BlockArgument | None:
     """
     Returns the function argument that holds the parameter if `op` casts a parameter to
-    8-bit floats. Returns None if `op` does anything else. Libraries keep the cast
+    8-bit or 4-bit floats, or computes its scale. Returns None if `op` does anything
+    else. Libraries keep the cast
     parameter for all micro-batches of a step.
     """
-    if not isinstance(op, ToFloat8Op):
+    if not isinstance(op, (*_CASTS, Float8ScaleOp)):
         return None
-    source = _source(op.x)
+    source = _source(op.operands[0])
     if isinstance(source, BlockArgument) and _is_parameter(source, source.block):
         return source
     return None
@@ -137,14 +197,14 @@ def _is_parameter(value: SSAValue, block: Block) -> bool:
     return ROLE.of(function.arg_attrs.data[index].data) == "parameter"
 
 
-def _is_cast_before(op: ToFloat8Op, source: SSAValue) -> bool:
+def _is_cast_before(op: ToFloat8Op | QuantizeBlocksOp, source: SSAValue) -> bool:
     """Whether an earlier op casts `source`, or a view of it, to the same type."""
     pending = [source]
     while pending:
         for use in pending.pop().uses:
             user = use.operation
-            if isinstance(user, ToFloat8Op):
-                is_alike = element_type(user.y) == element_type(op.y)
+            if isinstance(user, _CASTS):
+                is_alike = _narrow_type(user) == _narrow_type(op)
                 if user is not op and is_alike and user.is_before_in_block(op):
                     return True
             elif is_rearranged(user):

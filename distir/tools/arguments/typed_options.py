@@ -99,7 +99,7 @@ class ImportOptions(TypedDict, total=False):
     )
     dtype: Literal["f32", "f16", "bf16"]
     autocast: Literal["f16", "bf16"]
-    float8: Literal["tensor", "row", "row-gw-hp"]
+    float8: Literal["tensor", "row", "row-gw-hp", "mxfp8", "nvfp4"]
     float8_keep: str | Sequence[str]
     training: bool
     loss: Literal["cross_entropy", "mse", "none", "outside"]
@@ -168,7 +168,7 @@ class BuildOptions(TypedDict, total=False):
     weights_group: int
     cache_dtype: Literal["int8", "fp8"]
     dtype: Literal["f32", "f16", "bf16"]
-    float8: Literal["tensor", "row", "row-gw-hp"]
+    float8: Literal["tensor", "row", "row-gw-hp", "mxfp8", "nvfp4"]
     float8_keep: str | Sequence[str]
     training: bool
     loss: Literal["cross_entropy", "mse", "none", "outside"]

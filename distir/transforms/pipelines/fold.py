@@ -22,6 +22,7 @@ from distir.dialects.collective_ops.per_rank import CoordinateOp
 from distir.dialects.dist import Layout, LayoutAttr, ReshardOp, layout_of, with_layout
 from distir.dialects.dist_attributes import COMPILED
 from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.block_floats import QuantizeBlocksOp
 from distir.errors import DistIRError
 from distir.program import called, describe, erase_dead, free_name, made_with
 from distir.sharding.local import local_form, local_ops_along
@@ -386,6 +387,13 @@ class Fold:
         owner = op.source.owner
         if not isinstance(owner, Operation) or isinstance(owner, ReshardOp):
             owner = next((use.operation for use in op.result.uses), op)
+        user = next((use.operation for use in op.result.uses), op)
+        if isinstance(user, QuantizeBlocksOp):
+            raise DistIRError(
+                f"pipeline: {describe(user)} divides its rows into blocks of {user.size} rows "
+                f"for {user.recipe.data}, but a device's part of a micro-batch has no whole "
+                f"blocks; use fewer micro-batches (-k), or larger batches"
+            )
         raise DistIRError(
             f"pipeline: {describe(owner)} makes something of the whole batch, but the function "
             f"that it is in works on micro-batches; {whole_batch_remedy(owner)}"

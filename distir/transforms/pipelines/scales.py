@@ -9,13 +9,16 @@ micro-batches.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import ReshardOp, layout_of, with_layout
 from distir.dialects.train_ops.float8 import Float8ScaleOp
-from distir.program import reachable_functions
+from distir.program import calls_of, functions, reachable_functions
 from distir.sharding.mesh import TIME_AXIS
 from distir.sharding.placement import PartialPlacement
 from distir.transforms.pipelines.over_time import over_time
@@ -24,18 +27,21 @@ from distir.transforms.pipelines.over_time import over_time
 def scale_micro_batches(module: ModuleOp) -> None:
     """
     Gives each micro-batch its own scales of 8-bit floats, in place, instead of the
-    smallest scale over all micro-batches.
+    smallest scale over all micro-batches. A scale that a function returns or takes
+    (with NVFP4, the scale of a tensor that is kept for the gradient) changes in its
+    callers and callees too.
     """
     for function in reachable_functions(module):
         for op in list(function.body.block.ops):
             if isinstance(op, Float8ScaleOp):
-                _leave(op.scale)
+                _leave(op.scale, functions(module))
 
 
-def _leave(value: SSAValue) -> None:
+def _leave(value: SSAValue, known: Mapping[str, FuncOp]) -> None:
     """
-    Removes the partial reduction over micro-batches from the layouts of `value` and of
-    the reshards of `value`, so that each micro-batch keeps its own value.
+    Removes the partial reduction over micro-batches from the layouts of `value`, of the
+    reshards of `value`, and of the values that are `value` in other functions, so that
+    each micro-batch keeps its own value. `known` has the functions by name.
     """
     layout, type_ = layout_of(value), value.type
     is_partial = isinstance(over_time(value), PartialPlacement)
@@ -45,10 +51,19 @@ def _leave(value: SSAValue) -> None:
     value = Rewriter.replace_value_with_new_type(value, own)
     for use in list(value.uses):
         op = use.operation
-        if not isinstance(op, ReshardOp):
-            continue
-        if op.result.type == value.type:
-            op.result.replace_all_uses_with(value)
-            Rewriter.erase_op(op)
-        else:
-            _leave(op.result)
+        if isinstance(op, CallOp):
+            callee = known[op.callee.string_value()]
+            _leave(callee.body.block.args[use.index], known)
+            callee.update_function_type()
+        elif isinstance(op, ReturnOp):
+            function = op.parent_op()
+            assert isinstance(function, FuncOp)
+            function.update_function_type()
+            for call in calls_of(function):
+                _leave(call.results[use.index], known)
+        elif isinstance(op, ReshardOp):
+            if op.result.type == value.type:
+                op.result.replace_all_uses_with(value)
+                Rewriter.erase_op(op)
+            else:
+                _leave(op.result, known)

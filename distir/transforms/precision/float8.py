@@ -1,16 +1,19 @@
 """
-Matrix products in 8-bit floats, with scales computed from the tensors in each step.
-`use_float8` replaces products of activations and weights by `train.float8_linear`
-before differentiation. Afterwards, `expand_float8` replaces these ops by ops that
-compute scales, round and multiply, which sharding rules can split.
+Matrix products in 8-bit and 4-bit floats, with scales computed from the tensors in each
+step. `use_float8` replaces products of activations and weights by `train.float8_linear`
+or `train.block_linear` before differentiation. Afterwards, `expand_float8` replaces
+these ops by ops that compute scales, round and multiply, which sharding rules can
+split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from math import prod
 
 from xdsl.dialects.builtin import ModuleOp, TensorType, f32
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
@@ -18,6 +21,10 @@ from distir.dialects.dist_attributes import ROLE, SCOPE
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import PRODUCTS
 from distir.dialects.tensors import element_type, known_shape, shape_of
+from distir.dialects.train_ops.block_floats import (
+    BLOCK_RECIPES,
+    BlockLinearOp,
+)
 from distir.dialects.train_ops.checks import FLOATS
 from distir.dialects.train_ops.float8 import (
     FORMATS,
@@ -29,25 +36,27 @@ from distir.dialects.train_ops.float8 import (
 )
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder
+from distir.gradients.rules.block_floats import block_product, blocks_of
 from distir.program import (
     argument_attributes,
+    describe,
     entry_function,
     reachable_functions,
     return_op,
     scope_of,
 )
 
+_VIEWS = ("onnx.Reshape", "onnx.Transpose")
+
 PARAMETER_VIEWS = frozenset({"onnx.Cast", "onnx.Identity", "onnx.Transpose"})
 """The names of ops that may be between a parameter and the product that uses it."""
 
 
-def use_float8(
-    module: ModuleOp, scaling: str, keep: Sequence[str] | None = None
-) -> int:
+def use_float8(module: ModuleOp, recipe: str, keep: Sequence[str] | None = None) -> int:
     """
-    Computes products of activations and parameters in 8-bit floats, in place. Only
-    products with parameters that are matrices are replaced. `scaling` is one of
-    `SCALINGS`. Products in scopes that match a pattern in `keep` stay unchanged. If
+    Computes products of activations and parameters in narrow floats, in place. Only
+    products with parameters that are matrices are replaced. `recipe` is one of
+    `RECIPES`. Products in scopes that match a pattern in `keep` stay unchanged. If
     `keep` is None, the model's head stays: the products that compute the program's
     results.
 
@@ -80,8 +89,9 @@ def use_float8(
             "that could be computed in 8 bits, beside those that are kept; leave float8 out, "
             "or keep fewer"
         )
+    kept_blocks: dict[object, list[SSAValue]] = {}
     for op in chosen:
-        _replace(op, scaling)
+        _replace(op, recipe, kept_blocks)
     return len(chosen)
 
 
@@ -141,13 +151,16 @@ def heads(
     return found
 
 
-def _replace(op: OnnxOp, scaling: str) -> None:
+def _replace(op: OnnxOp, recipe: str, kept: dict[object, list[SSAValue]]) -> None:
     build = builder_before(op)
     a, b = op.operands[:2]
     bias = op.input(2) if op.name == "onnx.Gemm" else None
     if op.name == "onnx.Gemm" and op.attribute("transB"):
-        b = build.onnx("Transpose", b, perm=[1, 0])
-    y = build.result(float8_linear(a, b, scaling, "e4m3", "e4m3"))
+        b = build.transposed(b)
+    if recipe in BLOCK_RECIPES:
+        y = build.result(_block_linear(build, op, a, b, recipe, kept))
+    else:
+        y = build.result(float8_linear(a, b, recipe, "e4m3", "e4m3"))
     if bias is not None:
         y = build.onnx("Add", y, bias)
     y.name_hint = op.results[0].name_hint
@@ -155,24 +168,66 @@ def _replace(op: OnnxOp, scaling: str) -> None:
     Rewriter.erase_op(op)
 
 
+def _block_linear(
+    build: GradientBuilder,
+    op: OnnxOp,
+    a: SSAValue,
+    b: SSAValue,
+    recipe: str,
+    kept: dict[object, list[SSAValue]],
+) -> BlockLinearOp:
+    """
+    Returns the product of `a` and `b` in blocks, in place of `op`. Builds the blocks of
+    the transposed `a` for the gradient of `b`; `kept` has them for values that earlier
+    products of the function multiply. Raises DistIRError if the sizes of the product
+    are no whole blocks.
+    """
+    size = BLOCK_RECIPES[recipe].size
+    *rows, length = shape_of(a)
+    for what, n in (("inputs", length), ("outputs", shape_of(b)[1])):
+        if n % size:
+            raise DistIRError(
+                f"float8: {describe(op)} has {n} {what}, which are no whole blocks of "
+                f"{size} for {recipe}; keep it as it is (keep={scope_of(op) or '*'})"
+            )
+    if a not in kept:
+        # Where rows are no whole blocks, the gradient reports it; a forward does not care.
+        kept[a] = [] if prod(rows) % size else _kept(build, a, recipe)
+    shape = (*rows, shape_of(b)[1])
+    type_ = TensorType(element_type(a), shape)
+    return BlockLinearOp(a, b, kept[a], recipe=recipe, y=type_)
+
+
+def _kept(build: GradientBuilder, a: SSAValue, recipe: str) -> list[SSAValue]:
+    """Builds the blocks of the transposed matrix `a` along its rows."""
+    return blocks_of(build, build.transposed(build.matrix(a)), recipe, 1)
+
+
 def expand_float8(module: ModuleOp) -> None:
     """
-    Replaces `train.float8_linear` by ops that compute scales, round and multiply, in
-    place. If several products of a function use a value, or equal views of it, in the
-    same format with scales along the same dimension, the value is scaled and rounded
-    once.
+    Replaces `train.float8_linear` and `train.block_linear` by ops that compute scales,
+    round and multiply, in place. If several products of a function use a value, or
+    equal views of it, in the same format with scales along the same dimension, the
+    value is scaled and rounded once.
     """
     for function in reachable_functions(module):
-        rounded: dict[tuple[object, str, int | None], tuple[SSAValue, SSAValue]] = {}
+        rounded: Rounded = {}
         for op in list(function.body.block.ops):
             if isinstance(op, Float8LinearOp):
                 _expand(op, rounded)
+            elif isinstance(op, BlockLinearOp):
+                _expand_blocks(op, rounded)
+        _share_scales(function)
 
 
-def _expand(
-    op: Float8LinearOp,
-    rounded: dict[tuple[object, str, int | None], tuple[SSAValue, SSAValue]],
-) -> None:
+Rounded = dict[tuple[object, str, int | None], Sequence[SSAValue]]
+"""
+The results of rounding a value, by a key of the value, the name of the format and the
+dimension of the scales.
+"""
+
+
+def _expand(op: Float8LinearOp, rounded: Rounded) -> None:
     build = builder_before(op)
     factors: list[SSAValue] = []
     scales: list[SSAValue] = []
@@ -191,10 +246,65 @@ def _expand(
         factor, scale = rounded[key]
         factors.append(factor)
         scales.append(scale)
-    y = build.result(Float8ProductOp(*factors, *scales, y=op.y.type))
+    _finish(op, build.result(Float8ProductOp(*factors, *scales, y=op.y.type)))
+
+
+def _expand_blocks(op: BlockLinearOp, rounded: Rounded) -> None:
+    build, name = builder_before(op), op.recipe.data
+    is_square = op.format.has_square_weights
+    factors: list[Sequence[SSAValue]] = []
+    for x, axis, square in (
+        (op.a, len(shape_of(op.a)) - 1, False),
+        (op.b, 0, is_square),
+    ):
+        key = (_shown(x), name, axis)
+        if key not in rounded:
+            rounded[key] = blocks_of(build, x, name, axis, square=square)
+        factors.append(rounded[key])
+    type_ = op.y.type
+    assert isinstance(type_, TensorType)
+    kept = list(op.kept)
+    _finish(
+        op, block_product(build, factors[0], factors[1], name, type_, square=is_square)
+    )
+    for value in kept:
+        _erase_unused(value)
+
+
+def _share_scales(function: FuncOp) -> None:
+    """
+    Leaves one scale for all views of a tensor whose blocks need a scale of the tensor.
+    The largest magnitude of a tensor is that of its transpose.
+    """
+    known: dict[tuple[SSAValue, str], SSAValue] = {}
+    for op in list(function.body.block.ops):
+        if isinstance(op, Float8ScaleOp) and op.format.data in BLOCK_RECIPES:
+            value = op.x
+            while isinstance(owner := value.owner, Operation) and owner.name in _VIEWS:
+                value = owner.operands[0]
+            scale = known.setdefault((value, op.format.data), op.scale)
+            if scale is not op.scale:
+                op.scale.replace_all_uses_with(scale)
+                _erase_unused(op.scale)
+
+
+def _finish(op: Float8LinearOp | BlockLinearOp, y: SSAValue) -> None:
+    """Uses `y` in place of the result of `op`, and erases `op`."""
     y.name_hint = op.y.name_hint
     op.y.replace_all_uses_with(y)
     Rewriter.erase_op(op)
+
+
+def _erase_unused(value: SSAValue) -> None:
+    """Erases the ops that compute `value` and that nothing uses."""
+    op = value.owner
+    if not isinstance(op, Operation) or op.parent is None:
+        return
+    if not any(result.uses for result in op.results):
+        operands = list(op.operands)
+        Rewriter.erase_op(op)
+        for operand in operands:
+            _erase_unused(operand)
 
 
 def _shown(value: SSAValue) -> object:
@@ -204,10 +314,7 @@ def _shown(value: SSAValue) -> object:
     gradients of these products view in the same way.
     """
     views: list[object] = []
-    while isinstance(op := value.owner, Operation) and op.name in (
-        "onnx.Reshape",
-        "onnx.Transpose",
-    ):
+    while isinstance(op := value.owner, Operation) and op.name in _VIEWS:
         said = {**op.properties, **op.attributes}
         said.pop(SCOPE, None)
         views.append((op.name, op.results[0].type, frozenset(said.items())))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distir.dialects.train_ops.float8 import RECIPES
 from distir.options import option
 
 DTYPES = ("f32", "f16", "bf16")
@@ -35,9 +36,10 @@ class PrecisionOptions:
     float8: str | None = option(
         None,
         "compute products with parameters in 8-bit floats, with a scale for each tensor, "
-        "or for each row and column; row-gw-hp: but gradients of weights in the precision of "
-        "the model",
-        choices=("tensor", "row", "row-gw-hp"),
+        "or for each row and column (row-gw-hp: but gradients of weights in the precision of "
+        "the model), or for blocks of 32 (mxfp8); nvfp4: in 4-bit floats with scales for "
+        "blocks of 16",
+        choices=RECIPES,
     )
     float8_keep: tuple[str, ...] = option(
         (),

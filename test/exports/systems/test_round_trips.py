@@ -142,6 +142,38 @@ def test_a_changed_degree_changes_the_options(system: str):
     nested({name: value for name, value in after.items()})
 
 
+BLOCKS = [
+    ("megatron", "mxfp8", {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"}),
+    ("megatron", "nvfp4", {"fp4-format": "e2m1", "fp4-recipe": "nvfp4"}),
+    ("torchtitan", "mxfp8", {"model.converters": ["quantize.linear.mx"]}),
+]
+"""Recipes of products in blocks, with options that say them in some system."""
+
+
+@pytest.mark.parametrize(("system", "recipe", "options"), BLOCKS)
+def test_products_in_blocks(system: str, recipe: str, options: Mapping[str, Any]):
+    source = "torchtitan" if system == "torchtitan" else "megatron"
+    row = next(r for r in rows(source) if r["name"] in ("LLaMA 3 8B in float8", "8B"))
+    first = read(source, row, text_of(source, row))
+    settings = replace(first.settings, float8=recipe)
+    written, _ = SYSTEMS[system].write(settings, {}, {})
+    assert options.items() <= written.items()
+    name = "arguments" if system == "megatron" else "options"
+    own = {n: v for n, v in row[name].items() if not n.startswith("fp8")}
+    again = {**row, name: own | dict(options)}
+    assert read(system, again, text_of(system, again)).settings.float8 == recipe
+    if recipe == "nvfp4":
+        text = SYSTEMS["megatron-bridge"].render(written, settings, {})
+        assert "cfg.model.fp4 = 'e2m1'\n    cfg.model.fp4_recipe = 'nvfp4'" in text
+
+
+def test_torchtitan_has_no_products_in_4_bits():
+    row = rows("torchtitan")[0]
+    settings = read("torchtitan", row, text_of("torchtitan", row)).settings
+    with pytest.raises(DistIRError, match="4-bit floats"):
+        SYSTEMS["torchtitan"].write(replace(settings, float8="nvfp4"), {}, {})
+
+
 def folded(**arguments: Any) -> Read:
     """A published run with experts on 16 devices, with its own degrees."""
     row = next(r for r in rows("megatron") if "num-experts" in r["arguments"])

@@ -27,6 +27,7 @@ from distir.dialects.onnx_ops.values import ElementType, bytes_per_element
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.registries import Registry
 from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train_ops.block_floats import BlockProductOp
 from distir.dialects.train_ops.losses import (
     LOGITS_AT_ONCE,
     CrossEntropyGradOp,
@@ -329,7 +330,8 @@ class CostContext:
 def computing_type(op: Operation, rule: Rule) -> str:
     """
     Returns the name of the element type in which an op computes, such as `f16`, or
-    `default` if the op has no tensors.
+    `default` if the op has no tensors. Products of blocks compute in their recipe, such
+    as `mxfp8`, for which a device has a rate of its own.
 
     The result depends on the op's types and its sharding rule, never on the order of
     operands. If the op multiplies and adds up, only the types of the factors matter,
@@ -341,6 +343,8 @@ def computing_type(op: Operation, rule: Rule) -> str:
     op may name the operand that decides (`COMPUTES_IN`).
     """
     operands: Sequence[SSAValue] = op.operands
+    if isinstance(op, BlockProductOp):
+        return op.recipe.data
     if isinstance(op, OpFacts) and op.COMPUTES_IN:
         operands = [getattr(op, op.COMPUTES_IN)]
     elif rule.flops:

@@ -30,7 +30,8 @@ from distir.interpreters.simulator.engine.device_map import (
     NotUniform,
     UniformDeviceMap,
 )
-from distir.interpreters.simulator.fusion import is_bucketed, is_scale
+from distir.interpreters.simulator.fusion import is_bucketed
+from distir.interpreters.simulator.library_kernels import is_noted_scale
 from distir.program import describe
 from distir.sharding.exchanges import state_exchange
 from distir.sharding.sends import keeps_coordinates, plan_send
@@ -83,7 +84,7 @@ def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] |
         return _send(op, device_map)
     if not isinstance(op, CollectiveOp) or op.TRAFFIC is None:
         return None
-    if device_map.hardware.delays_scales and is_scale(op):
+    if device_map.hardware.delays_scales and is_noted_scale(op):
         return ()
     transfer = _PATTERNS[op.TRAFFIC.pattern](op, device_map)
     if op.is_joined:

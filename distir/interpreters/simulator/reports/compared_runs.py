@@ -22,7 +22,7 @@ from xdsl.ir import SSAValue
 from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.onnx_ops.traits import SAME_VALUES
 from distir.dialects.tensors import rank_of
-from distir.dialects.train_ops.float8 import is_float8
+from distir.dialects.train_ops.float8 import is_narrow
 from distir.interpreters.simulator.simulation import Simulation
 from distir.program import BATCH_ROLES, arguments_of, is_training_step
 
@@ -196,13 +196,13 @@ def _is_gathered_again(parameter: SSAValue) -> bool:
 
 
 def uses_float8(entry: FuncOp) -> bool:
-    """Whether the program of an entry function computes with 8-bit floats."""
+    """Whether the program of an entry function computes with 8-bit or 4-bit floats."""
     module = entry.parent_op()
     assert module is not None
     # By identity, as hashing a type is slow.
     types = {id(r.type): r.type for op in module.walk() for r in op.results}
     return any(
-        is_float8(type_.element_type)
+        is_narrow(type_.element_type)
         for type_ in types.values()
         if isinstance(type_, TensorType)
     )
