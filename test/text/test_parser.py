@@ -53,6 +53,7 @@ class _PlainParser(ProgramParser):
     parse_comma_separated_list = Parser.parse_comma_separated_list
     parse_optional_comma_separated_list = Parser.parse_optional_comma_separated_list
     parse_operation = Parser.parse_operation
+    _parse_block_body = Parser._parse_block_body
 
     def __init__(self, ctx: Context, text: str, name: str):
         super().__init__(ctx, text, name)
