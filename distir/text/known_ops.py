@@ -31,7 +31,9 @@ _VALUE = re.compile(r"%([0-9]++|[a-zA-Z$._-][a-zA-Z0-9$._-]*+)")
 _SCOPE_START = f'{SCOPE} = "'
 _SCOPE = re.compile(rf'(?<=[{{ ]){_SCOPE_START}([^"\\\n]*+)"')
 _BUCKET_START = f"{BUCKET} = "
-_BUCKET = re.compile(rf"(?<=[{{ ]){re.escape(_BUCKET_START)}([0-9]{{1,18}}) : i64(?=[,}}])")
+_BUCKET = re.compile(
+    rf"(?<=[{{ ]){re.escape(_BUCKET_START)}([0-9]{{1,18}}) : i64(?=[,}}])"
+)
 _TYPE_NAME = re.compile(r"(![a-zA-Z_][a-zA-Z0-9_$]*+)(?![.-]|\s*<)", re.ASCII)
 
 _VALUES = r"(?:%(?:, %)*+)"
@@ -208,10 +210,10 @@ class KnownOp:
         self, before: OpForm, after: OpForm, types: Mapping[str, Attribute]
     ) -> KnownOp | None:
         """
-        Returns the facts about an op whose text has the form `after`, derived from the
-        facts about this op, whose text has the form `before`. The two texts differ only
-        in names of types. `types` maps the names of types to types. Returns None if the
-        facts are not certain without parsing.
+        Derives the facts about a second op from the facts about this op, and returns
+        them. The text of this op has the form `before`, and the text of the second op
+        the form `after`. The two texts differ only in names of types. `types` maps the names of types to types. Returns None if the facts are not
+        certain without parsing.
         """
         if before.has_types_in_attributes or not types.keys() >= set(after.types):
             return None

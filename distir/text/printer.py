@@ -264,7 +264,9 @@ class ProgramPrinter(NumberPrinter):
             return known[1]
         if type(attribute) is StringAttr and _PLAIN.fullmatch(attribute.data):
             return f'"{attribute.data}"'
-        text = self._captured(lambda: super(ProgramPrinter, self).print_attribute(attribute))
+        text = self._captured(
+            lambda: super(ProgramPrinter, self).print_attribute(attribute)
+        )
         self._texts[id(attribute)] = attribute, text
         return text
 

@@ -184,9 +184,9 @@ def check_experts(options: DistributionOptions) -> None:
 def may_gather_first(options: DistributionOptions) -> bool:
     """
     Whether ZeRO's stages 1 and 2 may gather updated parameters at the start of the next
-    step, where the forward pass can overlap the communication, instead of right after
-    the update. With several micro-batches this is not allowed, because each micro-batch
-    would gather all parameters again.
+    step, instead of right after the update. The forward pass can then overlap the
+    communication. With several micro-batches this is not allowed, because each
+    micro-batch would gather all parameters again.
     """
     early = options.overlap and "params" in (options.overlapped or KINDS)
     return early and options.zero in (1, 2) and not options.is_pipelined

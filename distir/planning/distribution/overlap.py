@@ -45,11 +45,11 @@ def overlap_communication(
     memory. Changes the distributed program in place, adds a note on the gain, and
     returns the simulation of the result.
 
-    `kinds` are the kinds of communication that may overlap. A gather of a parameter may
-    start `ahead` uses of gathered parameters before its own use. Simulations use
-    `profiles`; `before` is the simulation of the unchanged program, if known. A program
-    with buckets gets new buckets. Raises DistIRError if `ahead` is below 1 or a kind
-    does not exist.
+    `kinds` are the kinds of communication that may overlap. `ahead` is the number of
+    gathered parameters whose uses may lie between the start of a gather and the use of
+    its result. Simulations use `profiles`; `before` is the simulation of the unchanged
+    program, if known. A program with buckets gets new buckets. Raises DistIRError if
+    `ahead` is below 1 or a kind does not exist.
     """
     if ahead < 1:
         raise DistIRError(

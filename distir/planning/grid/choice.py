@@ -228,8 +228,9 @@ class ChosenProgram:
 
     def is_for(self, plan: GridPlan) -> bool:
         """
-        Whether the layouts of this program are also the layouts of `plan`. `allows`
-        must also accept the plan's number of micro-batches.
+        Whether the layouts of this program are also the layouts of `plan`. The result
+        does not say whether the layouts are legal for the plan's number of
+        micro-batches; `allows` says this.
         """
         first = self._plan
         if first.shared != plan.shared:
