@@ -40,7 +40,7 @@ _VALUES = r"(?:%(?:, %)*+)"
 _TYPES = rf"(?:(?:{TYPE.pattern})(?:, (?:{TYPE.pattern}))*+)"
 _CALL = re.compile(
     rf"(?:({_VALUES}) = )?func\.call @([a-zA-Z_][a-zA-Z0-9_]*+)\(({_VALUES}?)\)"
-    rf"(?: \{{{SCOPE}\}})? : \(({_TYPES}?)\) -> (?:\(({_TYPES}?)\)|({TYPE.pattern}))",
+    rf"(?: \{{{SCOPE}\n\}})? : \(({_TYPES}?)\) -> (?:\(({_TYPES}?)\)|({TYPE.pattern}))",
     re.ASCII,
 )
 """
@@ -103,8 +103,8 @@ def _cut(
     key: str, start: str, pattern: re.Pattern[str], name: str
 ) -> tuple[str, str | None]:
     """
-    Returns the text `key` with `name` in place of the attribute that `pattern` matches,
-    and the attribute's value. `start` is the beginning of its text. If the text does
+    Returns the text `key` with `name` and a line break, which no text of an op has, in
+    place of the attribute that `pattern` matches, and the attribute's value. `start` is the beginning of its text. If the text does
     not have the attribute exactly once, returns `key` and None.
     """
     # A search for plain text is much faster, and many ops do not have the attribute.
@@ -114,7 +114,7 @@ def _cut(
     found = pattern.match(key, first)
     if found is None:
         return key, None
-    return f"{key[:first]}{name}{key[found.end() :]}", found[1]
+    return f"{key[:first]}{name}\n{key[found.end() :]}", found[1]
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,9 @@ class KnownOp:
         """
         Derives the facts about a second op from the facts about this op, and returns
         them. The text of this op has the form `before`, and the text of the second op
-        the form `after`. The two texts differ only in names of types. `types` maps the names of types to types. Returns None if the facts are not
-        certain without parsing.
+        the form `after`. The two texts differ only in names of types. `types` maps the
+        names of types to types. Returns None if the facts are not certain without
+        parsing.
         """
         if before.has_types_in_attributes or not types.keys() >= set(after.types):
             return None

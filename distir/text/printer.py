@@ -157,9 +157,7 @@ class ProgramPrinter(NumberPrinter):
             self._forms[key] = form
         names = self._names
         words = [names.get(id(value)) or self._named(value) for value in values]
-        words += [
-            self._text_of(own) for name, own in attributes.items() if name in _VARIED
-        ]
+        words += [self._entry(n, own) for n, own in attributes.items() if n in _VARIED]
         return form % tuple(words)
 
     def _form(self, op: Operation, values: Sequence[SSAValue]) -> str | None:
@@ -177,7 +175,7 @@ class ProgramPrinter(NumberPrinter):
             self._names, op.attributes = names, attributes
         varied = [name for name in attributes if name in _VARIED]
         for name in varied:
-            text = text.replace(f'"\\00{name}\\00"', f"\0{name}\0")
+            text = text.replace(f'{name} = "\\00{name}\\00"', f"\0{name}\0")
         parts = text.replace("%", "%%").split("\0")
         if "\n" in text or parts[1::2] != [*map(str, range(len(values))), *varied]:
             return None
@@ -245,17 +243,17 @@ class ProgramPrinter(NumberPrinter):
 
     def _dictionary(self, attributes: Mapping[str, Attribute]) -> str:
         """Returns the text of attributes in braces."""
-        entries: list[str] = []
-        for name, attribute in attributes.items():
-            key = self._keys.get(name)
-            if key is None:
-                key = self._captured(
-                    partial(self.print_identifier_or_string_literal, name)
-                )
-                self._keys[name] = key
-            is_unit = type(attribute) is UnitAttr
-            entries.append(key if is_unit else f"{key} = {self._text_of(attribute)}")
+        entries = [self._entry(name, own) for name, own in attributes.items()]
         return f"{{{', '.join(entries)}}}"
+
+    def _entry(self, name: str, attribute: Attribute) -> str:
+        """Returns the text of an attribute and its name."""
+        key = self._keys.get(name)
+        if key is None:
+            key = self._captured(partial(self.print_identifier_or_string_literal, name))
+            self._keys[name] = key
+        is_unit = type(attribute) is UnitAttr
+        return key if is_unit else f"{key} = {self._text_of(attribute)}"
 
     def _text_of(self, attribute: Attribute) -> str:
         """Returns the text of an attribute or a type."""

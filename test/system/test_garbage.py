@@ -9,10 +9,12 @@ from collections.abc import Generator
 import pytest
 
 from distir.system.garbage import (
+    collect_rarely_until_exit,
     lasting_imports,
     one_garbage_collection,
     rare_garbage_collection,
 )
+from distir.tools import cli
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +40,34 @@ def test_collections_are_rare_inside_and_as_before_behind() -> None:
         assert gc.get_threshold()[0] > before[0]
         raise KeyError
     assert gc.get_threshold() == before
+
+
+@pytest.fixture
+def thresholds() -> Generator[tuple[int, int, int]]:
+    """The thresholds before the test, which are set again after it."""
+    before = gc.get_threshold()
+    yield before
+    gc.set_threshold(*before)
+
+
+def test_collections_stay_rare_until_a_process_ends(
+    thresholds: tuple[int, int, int],
+) -> None:
+    collect_rarely_until_exit()
+    with rare_garbage_collection():
+        pass
+    assert gc.get_threshold()[0] > thresholds[0]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_only_the_command_of_the_process_leaves_them_rare(
+    ends: bool, thresholds: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that Python code runs is followed by other work."""
+    monkeypatch.setattr("sys.argv", ["distir", "--version"])
+    with pytest.raises(SystemExit):
+        cli.main(None if ends else ["--version"])
+    assert (gc.get_threshold()[0] > thresholds[0]) is ends
 
 
 def test_imported_objects_count_as_old() -> None:
