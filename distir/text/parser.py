@@ -139,7 +139,9 @@ class ProgramParser(LocationParser):
             text = OpText.at(content, position)
             op = None if text is None else self._copy(text)
             if op is not None and text is not None:
-                position = text.end + len(_SPACE.match(content, text.end)[0])
+                space = _SPACE.match(content, text.end)
+                assert space is not None  # it matches the empty text
+                position = space.end()
             else:
                 self._resume_from(position)
                 op = self.parse_optional_operation()
