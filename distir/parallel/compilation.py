@@ -40,7 +40,7 @@ from distir.parallel.training.imported_loss import (
     loss_result,
 )
 from distir.planning.distribution.entries import Chosen
-from distir.planning.distribution.options import DistributionOptions
+from distir.planning.distribution.options import ZERO_AXES, DistributionOptions
 from distir.system.output_files import write_text
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Request:
         plan = own.result.plan if not isinstance(own, DistributionOptions) else own
         if self.chosen is None or not getattr(plan, "zero", 0):
             return self.chosen
-        return replace(self.chosen, free=("d", "e"))
+        return replace(self.chosen, free=ZERO_AXES)
 
     def distribute_forward(self, program: ModuleOp) -> Chosen:
         """

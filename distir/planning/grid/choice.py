@@ -122,7 +122,8 @@ class LayoutChooser:
         found = self._between(plan)
         if found is None:
             found = self._with_requests(plan, options)
-            solve_layouts(found, options)
+            # A pipeline gathers at the end of a step here. `distribute` also tries the start.
+            solve_layouts(found, options, gather_first=not plan.is_pipelined)
             partition(found)
             self._distributed[plan.batch] = found
         return found
