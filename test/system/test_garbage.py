@@ -1,10 +1,16 @@
-"""When garbage is collected (`distir.system.garbage`)."""
+"""
+When garbage is collected (`distir.system.garbage`). Everything runs in a process of its own:
+in this one the tests' settings freeze what is loaded, as a script does not, and a collection
+of all of it takes seconds.
+"""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable
 
 import pytest
 
@@ -17,16 +23,6 @@ from distir.system.garbage import (
 from distir.tools import cli
 
 
-@pytest.fixture(autouse=True)
-def unfrozen() -> Generator[None]:
-    """The tests' own settings freeze what is loaded, as a script does not."""
-    frozen = gc.get_freeze_count()
-    gc.unfreeze()
-    yield
-    if frozen:
-        gc.freeze()
-
-
 class Cycle:
     """An object that only a garbage collection frees."""
 
@@ -34,7 +30,7 @@ class Cycle:
         self.itself = self
 
 
-def test_collections_are_rare_inside_and_as_before_behind() -> None:
+def collections_are_rare_inside_and_as_before_behind() -> None:
     before = gc.get_threshold()
     with pytest.raises(KeyError), rare_garbage_collection():
         assert gc.get_threshold()[0] > before[0]
@@ -42,35 +38,27 @@ def test_collections_are_rare_inside_and_as_before_behind() -> None:
     assert gc.get_threshold() == before
 
 
-@pytest.fixture
-def thresholds() -> Generator[tuple[int, int, int]]:
-    """The thresholds before the test, which are set again after it."""
+def collections_stay_rare_until_a_process_ends() -> None:
     before = gc.get_threshold()
-    yield before
-    gc.set_threshold(*before)
-
-
-def test_collections_stay_rare_until_a_process_ends(
-    thresholds: tuple[int, int, int],
-) -> None:
     collect_rarely_until_exit()
     with rare_garbage_collection():
         pass
-    assert gc.get_threshold()[0] > thresholds[0]
+    assert gc.get_threshold()[0] > before[0]
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_only_the_command_of_the_process_leaves_them_rare(
-    ends: bool, thresholds: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def only_the_command_of_the_process_leaves_them_rare() -> None:
     """A command that Python code runs is followed by other work."""
-    monkeypatch.setattr("sys.argv", ["distir", "--version"])
+    before = gc.get_threshold()
     with pytest.raises(SystemExit):
-        cli.main(None if ends else ["--version"])
-    assert (gc.get_threshold()[0] > thresholds[0]) is ends
+        cli.main(["--version"])
+    assert gc.get_threshold() == before
+    sys.argv = ["distir", "--version"]
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert gc.get_threshold()[0] > before[0]
 
 
-def test_imported_objects_count_as_old() -> None:
+def imported_objects_count_as_old() -> None:
     """Objects stay collectable, but not as young ones."""
     with lasting_imports():
         cycle = Cycle()
@@ -83,7 +71,7 @@ def test_imported_objects_count_as_old() -> None:
     assert seen() is None
 
 
-def test_garbage_of_the_work_is_collected_at_its_end() -> None:
+def garbage_of_the_work_is_collected_at_its_end() -> None:
     old = weakref.ref(Cycle())
     with one_garbage_collection():
         new = weakref.ref(Cycle())
@@ -94,7 +82,7 @@ def test_garbage_of_the_work_is_collected_at_its_end() -> None:
     assert old() is None
 
 
-def test_work_leaves_a_switched_off_collector_alone() -> None:
+def work_leaves_a_switched_off_collector_alone() -> None:
     gc.disable()
     try:
         with one_garbage_collection():
@@ -103,3 +91,25 @@ def test_work_leaves_a_switched_off_collector_alone() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+CASES = (
+    collections_are_rare_inside_and_as_before_behind,
+    collections_stay_rare_until_a_process_ends,
+    only_the_command_of_the_process_leaves_them_rare,
+    imported_objects_count_as_old,
+    garbage_of_the_work_is_collected_at_its_end,
+    work_leaves_a_switched_off_collector_alone,
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_in_a_process_of_its_own(case: Callable[[], None]) -> None:
+    done = subprocess.run(
+        [sys.executable, __file__, case.__name__], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
