@@ -9,8 +9,11 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cache
 
-GARBAGE = 5_000_000
-"""The number of new objects after which `rare_garbage_collection` collects garbage."""
+RARE = (5_000_000, 20, 50)
+"""
+The thresholds of `rare_garbage_collection`. The first is the number of new objects
+after which garbage is collected.
+"""
 
 
 @contextlib.contextmanager
@@ -32,13 +35,13 @@ def no_garbage_collection() -> Generator[None]:
 @contextlib.contextmanager
 def rare_garbage_collection() -> Generator[None]:
     """
-    Returns a context manager in which garbage is collected only after `GARBAGE` new
-    objects. It is for work that keeps most of its objects to the end, such as making
+    Returns a context manager in which garbage is collected only after millions of new
+    objects (`RARE`). It is for work that keeps most of its objects to the end, such as making
     programs and importing modules: repeated searches of these objects would take a
     third of the time.
     """
     thresholds = gc.get_threshold()
-    gc.set_threshold(GARBAGE, 20, 50)
+    gc.set_threshold(*RARE)
     try:
         yield
     finally:
@@ -106,6 +109,16 @@ def one_garbage_collection() -> Generator[None]:
         yield
         if gc.isenabled():
             gc.collect()
+
+
+def collect_rarely_until_exit() -> None:
+    """
+    Makes garbage collections as rare as `rare_garbage_collection` does, until the
+    process ends. It is for processes that run one command: at the end of that context,
+    a collection would search all objects that the command has made, just before the
+    system frees them.
+    """
+    gc.set_threshold(*RARE)
 
 
 @cache

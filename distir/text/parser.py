@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import (
     UnknownLoc,
     UnregisteredOp,
 )
-from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Block, Operation, SSAValue, TypeAttribute
 from xdsl.parser.generic_parser import ParserState
 from xdsl.utils.exceptions import DiagnosticException, ParseError, VerifyException
 from xdsl.utils.lexer import Input, Span
@@ -31,14 +31,10 @@ from distir.program.checks import (
     check_functions,
 )
 from distir.system.plugins import installed_universe
-from distir.text.known_ops import KnownOp, OpForm, OpText
+from distir.text.known_ops import TENSOR, TYPE, KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer
 from distir.text.location_parser import LocationParser
 from distir.text.old_forms import bring_up_to_date
-
-_TENSOR = r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>'
-_TYPE = re.compile(rf"{_TENSOR}|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)", re.ASCII)
-"""Matches a tensor type, or the name of a type."""
 
 CONTROL_FLOW = ("cf", "scf")
 """The dialects whose ops get the place in the text as location, if they have none."""
@@ -49,7 +45,7 @@ _FUNCTION = re.compile(
 )
 _ARGUMENT = re.compile(
     r"(%(?:[0-9]++|[a-zA-Z$._-][a-zA-Z0-9$._-]*+)): "
-    rf"({_TYPE.pattern})(?: ({_DICTIONARY.pattern}))?+(?:, (?=%)|(?=\)))",
+    rf"({TYPE.pattern})(?: ({_DICTIONARY.pattern}))?+(?:, (?=%)|(?=\)))",
     re.ASCII,
 )
 """
@@ -58,15 +54,16 @@ attributes.
 """
 
 _RESULT = re.compile(
-    rf"({_TYPE.pattern})(?: ({_DICTIONARY.pattern}))?+(?:, (?=[t!])|(?=\)))", re.ASCII
+    rf"({TYPE.pattern})(?: ({_DICTIONARY.pattern}))?+(?:, (?=[t!])|(?=\)))", re.ASCII
 )
 """Matches the type of a function's result, up to the next one, with its attributes."""
 
 _PROPERTIES = re.compile(rf"<{_DICTIONARY.pattern}>")
-_TYPES = rf"\((?:{_TENSOR}(?:, {_TENSOR})*+)?+\)"
-_FUNCTION_TYPE = re.compile(rf"{_TYPES} -> (?:{_TENSOR}|{_TYPES})")
+_TYPES = rf"\((?:{TENSOR}(?:, {TENSOR})*+)?+\)"
+_FUNCTION_TYPE = re.compile(rf"{_TYPES} -> (?:{TENSOR}|{_TYPES})")
 _STRING = r'([a-zA-Z_][a-zA-Z0-9_$.]*+) = "([ !#-\[\]-~]*+)"'
 _ONE_STRING = re.compile(_STRING)
+_SPACE = re.compile(r"\s*+", re.ASCII)
 _STRINGS = re.compile(rf"\{{{_STRING}(?:, {_STRING})*+\}}")
 
 
@@ -88,8 +85,8 @@ class ProgramParser(LocationParser):
 
     The parser has a cache, because a distributed program of many layers and stages
     repeats a few hundred ops, types and attribute dictionaries thousands of times.
-    Repetitions are recognised by their text; for an op, the names of values, types and
-    callees may differ. All other text is left to xDSL, so the accepted texts and the
+    Repetitions are recognised by their text; for an op, the names of values and types
+    may differ. All other text is left to xDSL, so the accepted texts and the
     errors stay the same.
     """
 
@@ -132,6 +129,49 @@ class ProgramParser(LocationParser):
         check_dist_attributes(module)
         return module
 
+    def _parse_block_body(self, block: Block) -> None:
+        """
+        Parses the ops of a block and adds them to `block`. For an op that the parser
+        can copy, no token is read.
+        """
+        content, position = self._content, self.pos
+        while True:
+            text = OpText.at(content, position)
+            op = None if text is None else self._copy(text)
+            if op is not None and text is not None:
+                space = _SPACE.match(content, text.end)
+                assert space is not None  # it matches the empty text
+                position = space.end()
+            else:
+                self._resume_from(position)
+                op = self.parse_optional_operation()
+                if op is None:
+                    return
+                position = self.pos
+            block.add_op(op)
+
+    def _copy(self, text: OpText) -> Operation | None:
+        """
+        Returns a new op for `text`, a copy of an op that the parser has read before
+        with the same text, apart from names. Returns None if there is no such op.
+        """
+        if self.forward_ssa_references:
+            return None
+        known = self._known_ops.get(text.key)
+        if known is None:
+            if "func." in text.key:
+                known = KnownOp.of_call(text, self._known_type)
+            known = known or self._renamed(text)
+            if known is None:
+                return None
+            self._known_ops[text.key] = known
+        return known.read(text, self.ssa_values)
+
+    def _known_type(self, text: str) -> Attribute | None:
+        """Returns the type that is written as `text`, or None if it is unknown."""
+        found = self._known_types.get(text) or self.attribute_aliases.get(text)
+        return found if isinstance(found, TypeAttribute) else None
+
     def parse_operation(self) -> Operation:
         """
         Parses an op. If the parser has read an op with the same text before, apart from
@@ -152,12 +192,10 @@ class ProgramParser(LocationParser):
                 name = StringAttr(self.lexer.input.name)
                 op.location = FileLineColLoc(name, IntAttr(line), IntAttr(1))
             return op
-        known = self._known_ops.get(text.key) or self._renamed(text)
-        if known is not None and not self.forward_ssa_references:
-            op = known.read(text, self.ssa_values)
-            if op is not None:
-                self._resume_from(text.end)
-                return op
+        op = self._copy(text)
+        if op is not None:
+            self._resume_from(text.end)
+            return op
         op = super().parse_operation()
         known = KnownOp.of(op, text, self.ssa_values)
         if known is not None:
@@ -214,17 +252,13 @@ class ProgramParser(LocationParser):
     def _renamed(self, text: OpText) -> KnownOp | None:
         """
         Returns the facts about the op with text `text`, derived from a known op whose
-        text differs only in names of types and callees. Returns None if no such op is
-        known.
+        text differs only in names of types. Returns None if no such op is known.
         """
         before = self._known_forms.get(text.form.key)
         if before is None:
             return None
         form, known = before
-        found = known.renamed(form, text.form, self.attribute_aliases)
-        if found is not None:
-            self._known_ops[text.key] = found
-        return found
+        return known.renamed(form, text.form, self.attribute_aliases)
 
     def parse_optional_type(self) -> TypeAttribute | None:
         """Parses a type. Returns None if the next token does not start a type."""
@@ -234,7 +268,7 @@ class ProgramParser(LocationParser):
             MLIRTokenKind.EXCLAMATION_IDENT,
         ):
             return super().parse_optional_type()
-        match = _TYPE.match(self._content, token.span.start)
+        match = TYPE.match(self._content, token.span.start)
         if match is None:
             return super().parse_optional_type()
         text = match.group()

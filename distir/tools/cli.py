@@ -10,7 +10,10 @@ from importlib import import_module
 from typing import Any, NoReturn, Protocol, cast
 
 from distir.errors import did_you_mean
-from distir.system.garbage import rare_garbage_collection
+from distir.system.garbage import (
+    collect_rarely_until_exit,
+    rare_garbage_collection,
+)
 from distir.version import __version__
 
 GROUPS = {
@@ -183,9 +186,12 @@ def argument_parser(only: str | None = None) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Runs a command and returns its exit code. An error is printed on stderr as one
-    paragraph, and the exit code is then 1.
+    paragraph, and the exit code is then 1. Without `arguments`, runs the command of
+    this process, which then ends.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        arguments = sys.argv[1:]
+        collect_rarely_until_exit()
     with rare_garbage_collection():
         return _run(arguments)
 

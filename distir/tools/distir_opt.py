@@ -14,6 +14,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 from distir.errors import DistIRError, did_you_mean
 from distir.passes import get_all_passes
 from distir.planning.annotations import read_notes
+from distir.system.garbage import collect_rarely_until_exit
 from distir.system.output_files import write_text
 from distir.system.plugins import installed_universe
 from distir.text import ProgramParser, ProgramTarget
@@ -133,9 +134,12 @@ def _meant(message: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """
     Runs `distir-opt` and exits. An error is printed on stderr as one paragraph, and the
-    exit code is then 1.
+    exit code is then 1. Without `arguments`, runs with the arguments of this process,
+    which then ends.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        arguments = sys.argv[1:]
+        collect_rarely_until_exit()
     sys.exit(run_reporting_errors(lambda: _run(arguments)))
 
 

@@ -7,15 +7,19 @@ import shutil
 import zipfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
-from xdsl.dialects.func import CallOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
+from xdsl.irdl import OpDef, traits_def
 from xdsl.passes import ModulePass
+from xdsl.traits import IsolatedFromAbove
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.collective_ops.base import CollectiveOp
@@ -183,6 +187,7 @@ class _Verifier:
     """
 
     def __init__(self) -> None:
+        self._same: set[object] = set()
         self._alike: set[object] = set()
         # The numbers of types with and without layouts, and of attributes, by their ids, as
         # hashing is slow: types and attributes live as long as their module.
@@ -201,27 +206,23 @@ class _Verifier:
                     block.verify()
                 for inner in block.ops:
                     self.verify(inner)
-        if not op.regions and not op.successors:
-            what = self._content(op)
-            if what is not None:
-                key = (type(op), op.next_op is None, what)
-                if key in self._alike and _fits_bucket(op):
-                    return
-                self._alike.add(key)
-        op.verify(verify_nested_ops=False)
+        if not op.regions and not op.successors and _is_comparable(op):
+            if not _fits_bucket(op):
+                op.verify(verify_nested_ops=False)
+                return
+            same = _identity(op)
+            if same in self._same:
+                return
+            self._same.add(same)
+            key = (type(op), op.next_op is None, self._content(op))
+            if key in self._alike:
+                return
+            self._alike.add(key)
+        if type(op) is not FuncOp or not _is_valid_function(op):
+            op.verify(verify_nested_ops=False)
 
-    def _content(self, op: Operation) -> object | None:
-        """
-        Returns a key that two equal ops have in common. Returns None for kinds of ops
-        that must each be verified.
-        """
-        if not isinstance(op, OnnxOp | CallOp | SendOp) and not op.name.startswith(
-            "train."
-        ):
-            # Other attributes of a collective tie it to ops around it.
-            is_plain = op.attributes.keys() <= {SCOPE, BUCKET}
-            if not (is_plain and op.name.startswith("collective.")):
-                return None
+    def _content(self, op: Operation) -> object:
+        """Returns a key that two equal ops have in common."""
         operands, types = op.operands, self._types
         used = [value.type for value in (*operands, *op.results)]
         for type_ in used:
@@ -262,12 +263,77 @@ class _Verifier:
         return self._numbers.setdefault(attribute, len(self._numbers))
 
 
+def _is_comparable(op: Operation) -> bool:
+    """Whether `op` is of a kind of which only one of several equal ops is verified."""
+    if _is_comparable_kind(type(op)):
+        return True
+    # Other attributes of a collective tie it to ops around it.
+    return op.name.startswith("collective.") and op.attributes.keys() <= {SCOPE, BUCKET}
+
+
+@cache
+def _is_comparable_kind(kind: type[Operation]) -> bool:
+    return issubclass(kind, OnnxOp | CallOp | SendOp) or kind.name.startswith("train.")
+
+
+def _identity(op: Operation) -> object:
+    """
+    Returns a key that two equal ops have in common if they share the objects that are
+    their types and attributes, which is quick to compute.
+    """
+    operands = list(op.operands)
+    return (
+        type(op),
+        op.next_op is None,
+        len(operands),
+        *[id(value.type) for value in operands],
+        *[id(value.type) for value in op.results],
+        *[(name, id(own)) for name, own in op.properties.items()],
+        *[
+            (name, id(own))
+            for name, own in op.attributes.items()
+            if name not in (SCOPE, BUCKET)
+        ],
+        *map(_constant if isinstance(op, OnnxOp) else type, operands),
+    )
+
+
+def _is_valid_function(function: FuncOp) -> bool:
+    """
+    Whether `function` is straight-line code in a module and is valid. Returns False if
+    only xDSL can tell, which takes much longer.
+    """
+    blocks = list(function.body.blocks)
+    if len(blocks) != 1 or not isinstance(function.parent_op(), ModuleOp):
+        return False
+    known = set(map(id, blocks[0].args))
+    for op in blocks[0].ops:
+        if op.regions or not known.issuperset(map(id, op.operands)):
+            return False
+        known.update(map(id, op.results))
+    try:
+        _function_without_isolation().verify(function)
+    except VerifyException:
+        return False
+    return function.function_type.inputs.data == blocks[0].arg_types
+
+
+@cache
+def _function_without_isolation() -> OpDef:
+    """
+    Returns xDSL's definition of functions without the trait that they use no value from
+    outside.
+    """
+    rest = [t for t in FuncOp.traits if not isinstance(t, IsolatedFromAbove)]
+    return replace(FuncOp.get_irdl_definition(), traits=traits_def(*rest))
+
+
 def _fits_bucket(op: Operation) -> bool:
     """
     Whether a collective can travel in one message with the previous one of its bucket.
     Returns True for ops that are in no bucket.
     """
-    if isinstance(op, CollectiveOp) and BUCKET in op.attributes:
+    if BUCKET in op.attributes and isinstance(op, CollectiveOp):
         try:
             op.check_bucket()
         except VerifyException:

@@ -15,10 +15,12 @@ from collections.abc import Callable
 import pytest
 
 from distir.system.garbage import (
+    collect_rarely_until_exit,
     lasting_imports,
     one_garbage_collection,
     rare_garbage_collection,
 )
+from distir.tools import cli
 
 
 class Cycle:
@@ -34,6 +36,26 @@ def collections_are_rare_inside_and_as_before_behind() -> None:
         assert gc.get_threshold()[0] > before[0]
         raise KeyError
     assert gc.get_threshold() == before
+
+
+def collections_stay_rare_until_a_process_ends() -> None:
+    before = gc.get_threshold()
+    collect_rarely_until_exit()
+    with rare_garbage_collection():
+        pass
+    assert gc.get_threshold()[0] > before[0]
+
+
+def only_the_command_of_the_process_leaves_them_rare() -> None:
+    """A command that Python code runs is followed by other work."""
+    before = gc.get_threshold()
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert gc.get_threshold() == before
+    sys.argv = ["distir", "--version"]
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert gc.get_threshold()[0] > before[0]
 
 
 def imported_objects_count_as_old() -> None:
@@ -73,6 +95,8 @@ def work_leaves_a_switched_off_collector_alone() -> None:
 
 CASES = (
     collections_are_rare_inside_and_as_before_behind,
+    collections_stay_rare_until_a_process_ends,
+    only_the_command_of_the_process_leaves_them_rare,
     imported_objects_count_as_old,
     garbage_of_the_work_is_collected_at_its_end,
     work_leaves_a_switched_off_collector_alone,

@@ -53,6 +53,7 @@ class _PlainParser(ProgramParser):
     parse_comma_separated_list = Parser.parse_comma_separated_list
     parse_optional_comma_separated_list = Parser.parse_optional_comma_separated_list
     parse_operation = Parser.parse_operation
+    _parse_block_body = Parser._parse_block_body
 
     def __init__(self, ctx: Context, text: str, name: str):
         super().__init__(ctx, text, name)
@@ -123,6 +124,8 @@ def test_ops_that_were_read_before(op: str) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
+        ["%c = func.call @g(%y) {n = 1 : i64} : (!w) -> !u", "%d = func.call @f(%x) {n} : (!u) -> !w"],
+        ['%c, %d = func.call @h(%y, %x) {scope = "b"} : (!w, T) -> (!u, T)', "%e = func.call @f(%d) : (T) -> !w"],
         ["%c = func.call @g(%y) : (!w) -> !u", "%d = func.call @f(%x) : (!u) -> !w"],
         ["%c = onnx.Relu(%y) : (!w) -> !w", "%d = onnx.Relu(%x) : (!u) -> !w"],
         ["%c = onnx.Relu(%y) : (!w) -> !v", "%d = onnx.Relu(%y) : (!v) -> !w"],
@@ -134,13 +137,43 @@ def test_ops_that_were_read_before(op: str) -> None:
 )  # fmt: skip
 def test_ops_that_differ_in_names_of_types_and_callees(lines: list[str]) -> None:
     """What is read of an op that is known but for names is what its text says."""
+    text = _with_calls(lines)
+    assert isinstance(_outcome(_PlainParser, text), ModuleOp) is ("!v" not in text)
+    _assert_same(text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%c = func.call @h(%y, %x) : (!w, T) -> (!u, T)",
+        "%c = func.call @f(%x) : (!u, !u) -> !w",
+        "%c = func.call @f(%x) : (!w) -> !w",
+        "%c = func.call @f(%x) : (!u) -> !v",
+        "%c = func.call @f(%x) : (!u) -> (!w, !w)",
+        "%c = func.call @f(%z) : (!u) -> !w",
+        "%x = func.call @f(%x) : (!u) -> !w",
+        "%c = func.call @f(%c) : (!w) -> !w",
+        "%c = func.call @f(%x) : (!u, ) -> !w",
+        "func.return %x, %y : !u",
+        "func.return %x : !w",
+    ],
+)
+def test_calls_and_returns_that_are_wrong(line: str) -> None:
+    text = _with_calls([line])
+    assert isinstance(_outcome(_PlainParser, text), str)
+    _assert_same(text)
+
+
+def _with_calls(lines: list[str]) -> str:
+    """Returns a program whose entry function has the ops `lines`."""
     signature = "(%x: !u, %y: !w) -> !w"
-    text = "\n".join(
+    return "\n".join(
         [
             "!u = tensor<4xf32>",
             "!w = tensor<8xf32>",
             "func.func private @f(!u) -> !w",
             "func.func private @g(!w) -> !u",
+            "func.func private @h(!w, !u) -> (!u, !u)",
             f"func.func @main{signature} {{",
             "%a = func.call @f(%x) : (!u) -> !w",
             "%b = onnx.Relu(%x) : (!u) -> !u",
@@ -149,8 +182,6 @@ def test_ops_that_differ_in_names_of_types_and_callees(lines: list[str]) -> None
             "}",
         ]
     ).replace("T", "tensor<4xf32>")
-    assert isinstance(_outcome(_PlainParser, text), ModuleOp) is ("!v" not in text)
-    _assert_same(text)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +194,8 @@ def test_ops_that_differ_in_names_of_types_and_callees(lines: list[str]) -> None
         '%3 = onnx.Add(%0, %0) {scope = "b"} : (T, T) -> T\n, T',
         '%3 = onnx.Add(%0, %0) {scope = "b"} : (T, T)',
         '%3 = onnx.Add(%0#1, %0) {scope = "b"} : (T, T) -> T',
+        "%3 = onnx.Add(%0, %0) {scope} : (T, T) -> T",
+        "%3 = onnx.Add(%0, %0) {scope =} : (T, T) -> T",
         '%3 = onnx.Add(%0, %0) {scope = "b"} : (T, T) -> T %4',
     ],
 )

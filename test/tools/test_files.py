@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.thoroughness import IS_THOROUGH, tries
 from support.training_programs import distributed, training_mlp
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import FunctionType, ModuleOp, i64
+from xdsl.dialects.func import FuncOp
 from xdsl.utils.exceptions import ParseError, VerifyException
 
 from distir.errors import DistIRError
@@ -69,6 +71,55 @@ def test_alike_is_verified_once_and_all_else_each_time(
     assert text != PROGRAM
     with pytest.raises(VerifyException, match=message):
         _verify(text)
+
+
+def _use_of_another_function(module: ModuleOp) -> None:
+    first, second = module.body.block.ops
+    op = second.regions[0].block.first_op
+    assert op is not None
+    op.operands[0] = first.regions[0].block.args[0]
+
+
+def _other_type_of_an_argument(module: ModuleOp) -> None:
+    function = module.body.block.first_op
+    assert isinstance(function, FuncOp)
+    function.properties["function_type"] = FunctionType.from_lists(
+        [i64], function.function_type.outputs.data
+    )
+
+
+def _other_kind_of_name(module: ModuleOp) -> None:
+    function = module.body.block.first_op
+    assert isinstance(function, FuncOp)
+    function.properties["sym_name"] = FunctionType.from_lists([], [])
+
+
+def _results_that_are_not_attributes(module: ModuleOp) -> None:
+    function = module.body.block.first_op
+    assert isinstance(function, FuncOp)
+    function.properties["res_attrs"] = i64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _use_of_another_function,
+        _other_type_of_an_argument,
+        _other_kind_of_name,
+        _results_that_are_not_attributes,
+    ],
+)
+def test_functions_are_refused_as_xdsl_refuses_them(
+    change: Callable[[ModuleOp], None],
+) -> None:
+    module = ProgramParser(new_context(), PROGRAM).parse_module()
+    verify(module)
+    change(module)
+    with pytest.raises(VerifyException) as theirs:
+        module.verify()
+    with pytest.raises(VerifyException) as ours:
+        verify(module)
+    assert str(ours.value).splitlines()[-1] == str(theirs.value).splitlines()[-1]
 
 
 TYPES = {

@@ -78,7 +78,7 @@ class StablehloParser(ProgramParser):
         key = f"{len(names)}{name}{operands.count('%')}{rest}"
         if operands:
             names += operands[1:].split(", %")
-        text = OpText(key, names, None, match.end())
+        text = OpText(key, names, match.end())
         known = self._known_lines.get(key)
         if known is not None:
             if location not in self.attribute_aliases:

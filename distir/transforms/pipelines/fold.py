@@ -318,12 +318,9 @@ class Fold:
         Copies a folded function to another mesh with the same axes and returns the
         copy's name. This is faster than folding again.
         """
-        block = Block()
-        values: dict[SSAValue, SSAValue] = {}
-        for arg in source.body.block.args:
-            new = block.insert_arg(self.moved_type(arg.type, mesh), len(block.args))
-            new.name_hint = arg.name_hint
-            values[arg] = new
+        old_arguments = source.body.block.args
+        block = Block(arg_types=[self.moved_type(a.type, mesh) for a in old_arguments])
+        values = _renamed(old_arguments, block.args)
         for op in source.body.block.ops:
             made = made_with(
                 op,
@@ -348,12 +345,9 @@ class Fold:
 
     def _function(self, name: str, mesh: str, *, numbered: bool) -> FuncOp:
         source = self.functions[name]
-        block = Block()
-        values: dict[SSAValue, SSAValue] = {}
-        for arg in source.body.block.args:
-            new = block.insert_arg(self.type(arg.type, mesh), len(block.args))
-            new.name_hint = arg.name_hint
-            values[arg] = new
+        old_arguments = source.body.block.args
+        block = Block(arg_types=[self.type(a.type, mesh) for a in old_arguments])
+        values = _renamed(old_arguments, block.args)
         number = self.number_argument(block, mesh) if numbered else None
         for op in source.body.block.ops:
             operands = [values[v] for v in op.operands]
@@ -439,6 +433,15 @@ class Fold:
         arg = block.insert_arg(number_type(mesh), len(block.args))
         arg.name_hint = NUMBER
         return arg
+
+
+def _renamed(
+    old: Sequence[SSAValue], new: Sequence[SSAValue]
+) -> dict[SSAValue, SSAValue]:
+    """Returns a map from `old` to `new` values, which get the same name hints."""
+    for before, after in zip(old, new, strict=True):
+        after.name_hint = before.name_hint
+    return dict(zip(old, new, strict=True))
 
 
 class NeedsNumber(Exception):
