@@ -36,6 +36,7 @@ from distir.program import (
     return_op,
     scope_of,
 )
+from distir.transforms.precision.saved_float8 import save_rounded_inputs
 
 PARAMETER_VIEWS = frozenset({"onnx.Cast", "onnx.Identity", "onnx.Transpose"})
 """The names of ops that may be between a parameter and the product that uses it."""
@@ -160,13 +161,15 @@ def expand_float8(module: ModuleOp) -> None:
     Replaces `train.float8_linear` by ops that compute scales, round and multiply, in
     place. If several products of a function use a value, or equal views of it, in the
     same format with scales along the same dimension, the value is scaled and rounded
-    once.
+    once. Inputs of products are kept in 8 bits until the backward pass where nothing
+    else needs them.
     """
     for function in reachable_functions(module):
         rounded: dict[tuple[object, str, int | None], tuple[SSAValue, SSAValue]] = {}
         for op in list(function.body.block.ops):
             if isinstance(op, Float8LinearOp):
                 _expand(op, rounded)
+    save_rounded_inputs(module)
 
 
 def _expand(
