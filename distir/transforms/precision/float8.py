@@ -45,8 +45,7 @@ from distir.program import (
     return_op,
     scope_of,
 )
-
-_VIEWS = ("onnx.Reshape", "onnx.Transpose")
+from distir.transforms.precision.saved_float8 import VIEWS, save_rounded_inputs
 
 PARAMETER_VIEWS = frozenset({"onnx.Cast", "onnx.Identity", "onnx.Transpose"})
 """The names of ops that may be between a parameter and the product that uses it."""
@@ -208,7 +207,8 @@ def expand_float8(module: ModuleOp) -> None:
     Replaces `train.float8_linear` and `train.block_linear` by ops that compute scales,
     round and multiply, in place. If several products of a function use a value, or
     equal views of it, in the same format with scales along the same dimension, the
-    value is scaled and rounded once.
+    value is scaled and rounded once. Inputs of products are kept in 8 bits until
+    the backward pass where nothing else needs them.
     """
     for function in reachable_functions(module):
         rounded: Rounded = {}
@@ -218,6 +218,7 @@ def expand_float8(module: ModuleOp) -> None:
             elif isinstance(op, BlockLinearOp):
                 _expand_blocks(op, rounded)
         _share_scales(function)
+    save_rounded_inputs(module)
 
 
 Rounded = dict[tuple[object, str, int | None], Sequence[SSAValue]]
@@ -280,7 +281,7 @@ def _share_scales(function: FuncOp) -> None:
     for op in list(function.body.block.ops):
         if isinstance(op, Float8ScaleOp) and op.format.data in BLOCK_RECIPES:
             value = op.x
-            while isinstance(owner := value.owner, Operation) and owner.name in _VIEWS:
+            while isinstance(owner := value.owner, Operation) and owner.name in VIEWS:
                 value = owner.operands[0]
             scale = known.setdefault((value, op.format.data), op.scale)
             if scale is not op.scale:
@@ -314,7 +315,7 @@ def _shown(value: SSAValue) -> object:
     gradients of these products view in the same way.
     """
     views: list[object] = []
-    while isinstance(op := value.owner, Operation) and op.name in _VIEWS:
+    while isinstance(op := value.owner, Operation) and op.name in VIEWS:
         said = {**op.properties, **op.attributes}
         said.pop(SCOPE, None)
         views.append((op.name, op.results[0].type, frozenset(said.items())))
