@@ -21,13 +21,16 @@ from distir.planning.annotations import (
 )
 from distir.program import (
     BATCH_ROLES,
+    CACHE,
     Program,
     argument_attributes,
     argument_names,
+    argument_roles,
     entry_function,
     set_argument_attributes,
 )
 from distir.transforms.sequences.context_parallel import split_attention
+from distir.transforms.sequences.split_caches import write_split_tokens
 
 ORDERS = ("contiguous", "cyclic")
 """
@@ -86,7 +89,7 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
     Annotates a sequential program: inputs and labels that hold the sequence are split
     over the mesh axis `axis`, and attention is prepared for the split, as the
     documentation of the pass `context-parallel` describes. `order` is one of `ORDERS`.
-    Raises DistIRError if the sequence cannot be split in this way.
+    A step of inference that takes one token of each sequence is left unchanged. Raises DistIRError if the sequence cannot be split in this way.
     """
     one_of("order of tokens", order, ORDERS, "context-parallel")
     mesh = axis_mesh(module, axis)
@@ -100,6 +103,8 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
         )
     first = next(iter(held))
     length = held[first][1]
+    if length == 1 and CACHE in argument_roles(function):
+        return  # a step of one token, whose caches alone are split
     if length % mesh.size(axis):
         raise DistIRError(
             f"context-parallel: the sequence of {length} (dimension 1 of input "
@@ -109,6 +114,7 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
         )
     shard = Shard(axis, _run(length, mesh.size(axis), order))
     found, left = split_attention(module, mesh, length, shard)
+    write_split_tokens(module)
     notes = [
         f"context-parallel: {what} is computed whole on every device of axis {axis!r}: "
         f"it has a past, a window or another form that cannot be split"

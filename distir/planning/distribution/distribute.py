@@ -6,6 +6,7 @@ Distributes a sequential program by a user's options: the steps behind the pass
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from math import gcd
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -18,6 +19,7 @@ from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.distribution.batches import split_batch
 from distir.planning.distribution.buckets import bucket_collectives_of
+from distir.planning.distribution.caches import heads_of_caches, split_positions
 from distir.planning.distribution.context import split_context
 from distir.planning.distribution.entries import (
     Chosen,
@@ -37,8 +39,11 @@ from distir.planning.distribution.meshes import (
 )
 from distir.planning.distribution.options import (
     AXES,
+    CACHE_SPLITS,
     EXPERT_AXES,
+    HEAD_AXIS,
     NAME,
+    POSITION_AXES,
     DistributionOptions,
 )
 from distir.planning.distribution.outputs import leave_outputs_split, split_outputs
@@ -113,6 +118,7 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
             "divide, but t is 1; choose a larger -t"
         )
     options.check_pipeline(NAME)
+    check_cache_split(options)
     if options.overlap and options.blocking_sends:
         raise DistIRError(
             "distribute: sends that block cannot overlap with computation; leave out "
@@ -148,6 +154,34 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
             f"program updates no argument (dist.updates); build or import it with "
             f"--training, or run `differentiate` first"
         )
+
+
+def check_cache_split(options: DistributionOptions) -> None:
+    """
+    Raises DistIRError for options that contradict the option `cache_split`, with which
+    the devices of `t` can become two axes of the mesh.
+    """
+    one_of("split of caches", options.cache_split, CACHE_SPLITS, NAME)
+    if options.cache_split == "heads":
+        return
+    if options.t == 1:
+        raise DistIRError(
+            f"{NAME}: cache_split=positions says how the tensor-parallel devices share "
+            f"caches, but t is 1; choose a larger -t, or split positions with -c"
+        )
+    others = {
+        "sequence_parallel": options.sequence_parallel,
+        "sharded_outputs": options.sharded_outputs,
+        "pad=heads": options.pad,
+        "stage_meshes": options.stage_meshes,
+        f"expert_axes={options.expert_axes}": "t" in options.expert_axes,
+    }
+    for name, is_given in others.items():
+        if is_given:
+            raise DistIRError(
+                f"{NAME}: cache_split=positions makes two axes of the devices of t, which "
+                f"{name} needs as one; leave out one of the two"
+            )
 
 
 def check_experts(options: DistributionOptions) -> None:
@@ -230,7 +264,7 @@ def request_layouts(
         pad_dimensions(module, mesh, "t", options.shard)
         heads = pad_heads(module, mesh, "t", "heads" in options.pad)
         shard += tuple(r for r in heads if not _speaks_of(options, named_argument(r)))
-    request_shards(module, mesh, shard, AXES)
+    request_shards(module, mesh, shard, (*AXES, HEAD_AXIS))
     keep_whole(module, mesh, options.whole)
     request_own_axes(module, mesh)
     if chosen is not None:
@@ -250,6 +284,8 @@ def request_layouts(
     batch = ("r", "d", "e")
     axes = [axis for axis in batch if getattr(options, axis) > 1]
     split_outputs(module, mesh, [TIME_AXIS, *axes] if options.is_pipelined else axes)
+    if axes := [axis for axis in POSITION_AXES if mesh.sizes.get(axis, 1) > 1]:
+        split_positions(module, axes)
     if options.c > 1:
         split_context(module, "c", options.context_order)
     if "c" in options.axes_of_experts:
@@ -261,6 +297,8 @@ def request_layouts(
         split_parameters(module, "t", leaves_split=options.sharded_outputs)
         if options.sharded_outputs:
             leave_outputs_split(module, mesh, "t")
+    if HEAD_AXIS in mesh.sizes:
+        split_parameters(module, HEAD_AXIS)
 
 
 def solve_layouts(
@@ -423,6 +461,8 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
         )
     cluster = cluster_in(module, options.cluster, NAME)
     degrees = [(axis, getattr(options, axis)) for axis in AXES]
+    if options.cache_split == "positions":
+        degrees = with_head_axis(module, degrees)
     # Messages always name axes d and t, and other axes only if their size is above 1.
     devices = [(axis, n) for axis, n in degrees if n > 1 or axis in ("d", "t")]
     if options.stage_meshes:
@@ -434,6 +474,25 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
         check_size([*devices, ("p", options.p)], cluster, NAME)
         devices = [(TIME_AXIS, options.k), *devices]
     add_mesh(module, devices, cluster, NAME)
+
+
+def with_head_axis(
+    module: ModuleOp, degrees: list[tuple[str, int]]
+) -> list[tuple[str, int]]:
+    """
+    Returns the axes of a mesh and their sizes, for caches that are split along
+    positions where the devices of axis `t` outnumber their heads. Axis `t` then has as
+    many devices as divide the heads, and the axis `HEAD_AXIS` has the devices that
+    share the same heads.
+    """
+    t = dict(degrees)["t"]
+    sharing = t // gcd(t, heads_of_caches(module))
+    if sharing == 1:
+        return degrees
+    return [
+        *((axis, n // sharing if axis == "t" else n) for axis, n in degrees),
+        (HEAD_AXIS, sharing),
+    ]
 
 
 def _check_stages(options: DistributionOptions, cluster: ClusterOp | None) -> None:

@@ -1,0 +1,105 @@
+"""Splits the positions of caches of inference over mesh axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, prod
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
+from distir.errors import DistIRError, listed
+from distir.planning.annotations import (
+    add_notes,
+    axis_mesh,
+    fixed_axes,
+    origin_of,
+    request_split,
+    requested_layout,
+)
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    entry_function,
+    set_argument_attributes,
+)
+from distir.transforms.sequences.split_caches import (
+    POSITIONS,
+    Caches,
+    split_caches,
+)
+
+NAME = "split-caches"
+
+_HEADS = 1
+"""The dimension of a cache of keys or values that has the heads."""
+
+
+def split_positions(module: ModuleOp, axes: Sequence[str]) -> None:
+    """
+    Annotates a sequential program with caches: their positions are split over the mesh
+    axes `axes`, and writes and attention are prepared for the split, as the
+    documentation of the pass `split-caches` describes. A program without caches is left
+    unchanged. Raises DistIRError if no cache, or not all of them, can be split in this
+    way.
+    """
+    caches = Caches(module)
+    if not caches.shapes and not caches.left:
+        return
+    mesh = axis_mesh(module, axes[0])
+    parts = prod(map(mesh.size, axes))
+    where = " and ".join(map(repr, axes))
+    function = entry_function(module)
+    attributes, names = argument_attributes(function), argument_names(function)
+    if not caches.shapes:
+        why = (
+            "they are in pages, which have no positions of one sequence to split; build or "
+            "import the program without --page-size"
+            if caches.has_pages
+            else "they have no positions, such as states of state-space layers"
+        )
+        raise DistIRError(
+            f"{NAME}: no cache of the program can be split over axis {where}: {why}, or "
+            f"choose degree 1"
+        )
+    for index, shape in caches.shapes.items():
+        own = attributes[index]
+        if shape[POSITIONS] % parts:
+            raise DistIRError(
+                f"{NAME}: the {shape[POSITIONS]} positions of cache {names[index]!r} "
+                f"cannot be split evenly over axis {where} of size {parts}; build or import "
+                f"the program with a --cache that is a multiple of {parts}, or choose "
+                f"another degree"
+            )
+        layout = before = requested_layout(own) or Layout(mesh.name)
+        for axis in axes:
+            layout = request_split(layout, POSITIONS, Shard(axis), len(shape), mesh)
+        for axis in axes:
+            if axis in fixed_axes(own) and layout != before:
+                raise DistIRError(
+                    f"{NAME}: axis {axis!r} splits the positions of cache "
+                    f"{names[index]!r}, but {origin_of(own, axis)} asks for something else "
+                    f"over {axis!r}; remove that, or choose degree 1"
+                )
+        own[LAYOUT] = LayoutAttr(layout)
+    set_argument_attributes(function, attributes)
+    left = [
+        f"{NAME}: {what} reads whole caches on every device of axis {where}: it has a "
+        f"form that cannot be split"
+        for what in split_caches(caches, parts)
+    ]
+    if caches.left:
+        shown = listed([repr(names[index]) for index in caches.left])
+        left.append(
+            f"{NAME}: {shown} stay whole on every device of axis {where}: they "
+            f"have no positions that tokens are written to"
+        )
+    add_notes(module, left)
+
+
+def heads_of_caches(module: ModuleOp) -> int:
+    """
+    Returns the largest number that divides the number of heads of every cache with
+    positions, or 0 if the program has no such cache.
+    """
+    return gcd(*(shape[_HEADS] for shape in Caches(module).shapes.values()))
