@@ -8,6 +8,7 @@ from math import gcd, prod
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError, listed
 from distir.planning.annotations import (
     add_notes,
@@ -20,9 +21,12 @@ from distir.planning.annotations import (
 from distir.program import (
     argument_attributes,
     argument_names,
+    argument_roles,
     entry_function,
     set_argument_attributes,
 )
+from distir.sharding.layout import fits
+from distir.sharding.mesh import Mesh
 from distir.transforms.sequences.split_caches import (
     POSITIONS,
     Caches,
@@ -103,3 +107,24 @@ def heads_of_caches(module: ModuleOp) -> int:
     positions, or 0 if the program has no such cache.
     """
     return gcd(*(shape[_HEADS] for shape in Caches(module).shapes.values()))
+
+
+def split_parameters_like(module: ModuleOp, mesh: Mesh, axis: str, other: str) -> None:
+    """
+    Requests that the mesh axis `other` splits each parameter further, along the
+    dimension that the axis `axis` splits, where the sizes allow it. Sums over both axes
+    are then one sum.
+    """
+    function = entry_function(module)
+    attributes, types = argument_attributes(function), function.function_type.inputs
+    roles = argument_roles(function)
+    for own, role, type_ in zip(attributes, roles, types.data, strict=True):
+        layout, shape = requested_layout(own), shape_of(type_)
+        if role != "parameter" or layout is None or other in fixed_axes(own):
+            continue
+        for dim in range(len(shape)):
+            if Shard(axis) in layout.dim(dim):
+                further = request_split(layout, dim, Shard(other), len(shape), mesh)
+                if fits(shape, further, mesh):
+                    own[LAYOUT] = LayoutAttr(further)
+    set_argument_attributes(function, attributes)

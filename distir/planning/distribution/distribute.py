@@ -19,7 +19,11 @@ from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.distribution.batches import split_batch
 from distir.planning.distribution.buckets import bucket_collectives_of
-from distir.planning.distribution.caches import heads_of_caches, split_positions
+from distir.planning.distribution.caches import (
+    heads_of_caches,
+    split_parameters_like,
+    split_positions,
+)
 from distir.planning.distribution.context import split_context
 from distir.planning.distribution.entries import (
     Chosen,
@@ -293,12 +297,16 @@ def request_layouts(
     if options.sequence_parallel:
         residuals = "whole" if options.keep_gathered else "parts"
         split_sequences(module, mesh, "t", residuals)
-    if options.t > 1:
+    if HEAD_AXIS in mesh.sizes:
+        if mesh.size("t") > 1:
+            split_parameters(module, "t")
+            split_parameters_like(module, mesh, "t", HEAD_AXIS)
+        else:
+            split_parameters(module, HEAD_AXIS)
+    elif options.t > 1:
         split_parameters(module, "t", leaves_split=options.sharded_outputs)
         if options.sharded_outputs:
             leave_outputs_split(module, mesh, "t")
-    if HEAD_AXIS in mesh.sizes:
-        split_parameters(module, HEAD_AXIS)
 
 
 def solve_layouts(
