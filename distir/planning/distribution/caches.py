@@ -14,7 +14,6 @@ from distir.planning.annotations import (
     add_notes,
     axis_mesh,
     fixed_axes,
-    origin_of,
     request_split,
     requested_layout,
 )
@@ -44,8 +43,8 @@ def split_positions(module: ModuleOp, axes: Sequence[str]) -> None:
     Annotates a sequential program with caches: their positions are split over the mesh
     axes `axes`, and writes and attention are prepared for the split, as the
     documentation of the pass `split-caches` describes. A program without caches is left
-    unchanged. Raises DistIRError if no cache, or not all of them, can be split in this
-    way.
+    unchanged, and so are caches for which another layout was requested. Raises
+    DistIRError if no cache can be split in this way, or if the sizes do not allow it.
     """
     caches = Caches(module)
     if not caches.shapes and not caches.left:
@@ -66,8 +65,16 @@ def split_positions(module: ModuleOp, axes: Sequence[str]) -> None:
             f"{NAME}: no cache of the program can be split over axis {where}: {why}, or "
             f"choose degree 1"
         )
+    chosen: list[int] = []
     for index, shape in caches.shapes.items():
         own = attributes[index]
+        layout = before = requested_layout(own) or Layout(mesh.name)
+        for axis in axes:
+            layout = request_split(layout, POSITIONS, Shard(axis), len(shape), mesh)
+        if layout != before and not set(axes).isdisjoint(fixed_axes(own)):
+            caches.left.append(index)  # it has the layout that was asked for
+            continue
+        chosen.append(index)
         if shape[POSITIONS] % parts:
             raise DistIRError(
                 f"{NAME}: the {shape[POSITIONS]} positions of cache {names[index]!r} "
@@ -75,28 +82,19 @@ def split_positions(module: ModuleOp, axes: Sequence[str]) -> None:
                 f"the program with a --cache that is a multiple of {parts}, or choose "
                 f"another degree"
             )
-        layout = before = requested_layout(own) or Layout(mesh.name)
-        for axis in axes:
-            layout = request_split(layout, POSITIONS, Shard(axis), len(shape), mesh)
-        for axis in axes:
-            if axis in fixed_axes(own) and layout != before:
-                raise DistIRError(
-                    f"{NAME}: axis {axis!r} splits the positions of cache "
-                    f"{names[index]!r}, but {origin_of(own, axis)} asks for something else "
-                    f"over {axis!r}; remove that, or choose degree 1"
-                )
         own[LAYOUT] = LayoutAttr(layout)
     set_argument_attributes(function, attributes)
+    writes = [op for index in chosen for op in caches.writes[index]]
     left = [
         f"{NAME}: {what} reads whole caches on every device of axis {where}: it has a "
         f"form that cannot be split"
-        for what in split_caches(caches, parts)
+        for what in split_caches(writes, parts)
     ]
     if caches.left:
         shown = listed([repr(names[index]) for index in caches.left])
         left.append(
-            f"{NAME}: {shown} stay whole on every device of axis {where}: they "
-            f"have no positions that tokens are written to"
+            f"{NAME}: the positions of {shown} are not split over axis {where}: tokens are "
+            f"not written to them one by one, or another layout was asked for"
         )
     add_notes(module, left)
 

@@ -264,7 +264,7 @@ def request_layouts(
     check_options(options, module)
     _add_mesh(module, options)
     mesh, shard = only_mesh(module), options.shard
-    if options.t > 1:
+    if mesh.sizes.get("t", 1) > 1:
         pad_dimensions(module, mesh, "t", options.shard)
         heads = pad_heads(module, mesh, "t", "heads" in options.pad)
         shard += tuple(r for r in heads if not _speaks_of(options, named_argument(r)))
@@ -298,7 +298,7 @@ def request_layouts(
         residuals = "whole" if options.keep_gathered else "parts"
         split_sequences(module, mesh, "t", residuals)
     if HEAD_AXIS in mesh.sizes:
-        if mesh.size("t") > 1:
+        if mesh.sizes.get("t", 1) > 1:
             split_parameters(module, "t")
             split_parameters_like(module, mesh, "t", HEAD_AXIS)
         else:

@@ -6,7 +6,7 @@ the devices are combined by the logarithms of their sums of exponentials.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,7 @@ class Caches:
         """Whether tokens are written to pages."""
         self.left: list[int] = []
         """The caches that no split of positions is possible for."""
-        self.writes: dict[OnnxOp, None] = {}
+        self.writes: dict[int, list[OnnxOp]] = {}
         """The ops that write new tokens to the caches with positions."""
         for index, role in enumerate(argument_roles(entry)):
             if role != CACHE:
@@ -82,19 +82,19 @@ class Caches:
                 self.left.append(index)
                 continue
             self.shapes[index] = shape_of(argument)
-            self.writes.update((op, None) for op in found if isinstance(op, OnnxOp))
+            self.writes[index] = [op for op in found if isinstance(op, OnnxOp)]
 
 
-def split_caches(caches: Caches, parts: int) -> list[str]:
+def split_caches(writes: Iterable[OnnxOp], parts: int) -> list[str]:
     """
-    Prepares the program of `caches` for caches whose positions are split into `parts`
-    parts. Writes become `train.write_slots`; attention to a whole cache becomes
+    Prepares a program for caches whose positions are split into `parts` parts. `writes`
+    are the ops that write new tokens to these caches. They become `train.write_slots`; attention to a whole cache becomes
     attention to each part of the keys (`train.split_attention`) and a sum of its
     results. The number of positions of each cache must be a multiple of `parts`.
     Returns descriptions, for users, of attention that stays as it is, because no op for
     parts of the keys computes it.
     """
-    made = [_write_slots(op) for op in caches.writes]
+    made = [_write_slots(op) for op in dict.fromkeys(writes)]
     left: list[str] = []
     for function in dict.fromkeys(op.parent_op() for op in made):
         assert isinstance(function, FuncOp)
