@@ -18,6 +18,9 @@ from distir.planning.annotations import (
     requested_layout,
 )
 from distir.program import (
+    BATCH_ROLES,
+    CACHE,
+    Program,
     argument_attributes,
     argument_names,
     argument_roles,
@@ -54,7 +57,7 @@ def split_positions(module: ModuleOp, axes: Sequence[str]) -> None:
     where = " and ".join(map(repr, axes))
     function = entry_function(module)
     attributes, names = argument_attributes(function), argument_names(function)
-    if not caches.shapes:
+    if not caches.shapes and takes_one_token(module):
         why = (
             "they are in pages, which have no positions of one sequence to split; build or "
             "import the program without --page-size"
@@ -99,12 +102,43 @@ def split_positions(module: ModuleOp, axes: Sequence[str]) -> None:
     add_notes(module, left)
 
 
-def heads_of_caches(module: ModuleOp) -> int:
+def takes_one_token(module: ModuleOp) -> bool:
     """
-    Returns the largest number that divides the number of heads of every cache with
-    positions, or 0 if the program has no such cache.
+    Whether a program is a step of inference that takes one token of each sequence: it
+    has caches, and the second dimension of its first input with two dimensions or more
+    has the size 1.
     """
-    return gcd(*(shape[_HEADS] for shape in Caches(module).shapes.values()))
+    arguments = Program(module).arguments
+    if all(argument.role != CACHE for argument in arguments):
+        return False
+    inputs = (shape_of(a.type) for a in arguments if a.role in BATCH_ROLES)
+    return next((shape[1] for shape in inputs if len(shape) > 1), 0) == 1
+
+
+def axes_of_heads(module: ModuleOp, devices: int) -> tuple[int, int]:
+    """
+    Returns how `devices` devices share the caches of an inference program: the number
+    of parts of the heads, which is as large as the heads of all caches allow, and the
+    number of parts of the positions. Raises DistIRError if no cache of the program has
+    positions.
+    """
+    caches = Caches(module)
+    if not caches.shapes:
+        raise DistIRError(
+            "distribute: cache_split=positions needs caches with positions, which "
+            "programs of --serve without --page-size have, but this program has none; "
+            "leave it out"
+        )
+    heads = gcd(devices, *(shape[_HEADS] for shape in caches.shapes.values()))
+    if heads == devices:
+        add_notes(
+            module,
+            [
+                f"cache_split=positions changes nothing: {devices} tensor-parallel devices "
+                f"do not outnumber the heads of keys and values"
+            ],
+        )
+    return heads, devices // heads
 
 
 def split_parameters_like(module: ModuleOp, mesh: Mesh, axis: str, other: str) -> None:

@@ -19,13 +19,12 @@ from distir.planning.annotations import (
     request_split,
     requested_layout,
 )
+from distir.planning.distribution.caches import takes_one_token
 from distir.program import (
     BATCH_ROLES,
-    CACHE,
     Program,
     argument_attributes,
     argument_names,
-    argument_roles,
     entry_function,
     set_argument_attributes,
 )
@@ -103,8 +102,8 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
         )
     first = next(iter(held))
     length = held[first][1]
-    if length == 1 and CACHE in argument_roles(function):
-        return  # a step of one token, whose caches alone are split
+    if takes_one_token(module):
+        return  # only its caches are split
     if length % mesh.size(axis):
         raise DistIRError(
             f"context-parallel: the sequence of {length} (dimension 1 of input "

@@ -6,7 +6,6 @@ Distributes a sequential program by a user's options: the steps behind the pass
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from math import gcd
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -20,7 +19,7 @@ from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.distribution.batches import split_batch
 from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.planning.distribution.caches import (
-    heads_of_caches,
+    axes_of_heads,
     split_parameters_like,
     split_positions,
 )
@@ -491,16 +490,13 @@ def with_head_axis(
     Returns the axes of a mesh and their sizes, for caches that are split along
     positions where the devices of axis `t` outnumber their heads. Axis `t` then has as
     many devices as divide the heads, and the axis `HEAD_AXIS` has the devices that
-    share the same heads.
+    share the same heads. Raises DistIRError if no cache has positions.
     """
-    t = dict(degrees)["t"]
-    sharing = t // gcd(t, heads_of_caches(module))
+    heads, sharing = axes_of_heads(module, dict(degrees)["t"])
     if sharing == 1:
         return degrees
-    return [
-        *((axis, n // sharing if axis == "t" else n) for axis, n in degrees),
-        (HEAD_AXIS, sharing),
-    ]
+    own = [(axis, heads if axis == "t" else n) for axis, n in degrees]
+    return [*own, (HEAD_AXIS, sharing)]
 
 
 def _check_stages(options: DistributionOptions, cluster: ClusterOp | None) -> None:
