@@ -65,7 +65,7 @@ def split_positions(module: ModuleOp, axes: Sequence[str]) -> None:
             else "they have no positions, such as states of state-space layers"
         )
         raise DistIRError(
-            f"{NAME}: no cache of the program can be split over axis {where}: {why}, or "
+            f"{NAME}: no cache of the program can be split over axis {where}: {why}; or "
             f"choose degree 1"
         )
     chosen: list[int] = []
