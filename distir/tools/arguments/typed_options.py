@@ -38,6 +38,7 @@ class ParallelizeOptions(TypedDict, total=False):
     expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
+    cache_split: Literal["heads", "positions"]
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
@@ -366,6 +367,7 @@ class ShowOptions(DistributeOptions, total=False):
     expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
+    cache_split: Literal["heads", "positions"]
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
@@ -402,6 +404,7 @@ class SimulateOptions(DistributeOptions, total=False):
     expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
+    cache_split: Literal["heads", "positions"]
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
