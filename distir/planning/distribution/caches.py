@@ -115,6 +115,14 @@ def takes_one_token(module: ModuleOp) -> bool:
     return next((shape[1] for shape in inputs if len(shape) > 1), 0) == 1
 
 
+def positions_of_caches(module: ModuleOp) -> set[int]:
+    """
+    Returns the numbers of positions of the caches of a program that can be split along
+    positions.
+    """
+    return {shape[POSITIONS] for shape in Caches(module).shapes.values()}
+
+
 def axes_of_heads(module: ModuleOp, devices: int) -> tuple[int, int]:
     """
     Returns how `devices` devices share the caches of an inference program: the number

@@ -19,7 +19,7 @@ from distir.planning.annotations import (
     request_split,
     requested_layout,
 )
-from distir.planning.distribution.caches import takes_one_token
+from distir.planning.distribution.caches import positions_of_caches, takes_one_token
 from distir.program import (
     BATCH_ROLES,
     Program,
@@ -55,10 +55,17 @@ def context_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...
     """
     Returns the degrees of context parallelism that a search tries on `devices` devices.
     If all programs attend to long sequences, these are the powers of two that divide
-    the number of devices and all sequence lengths; else the only degree is 1.
+    the number of devices and all sequence lengths; else the only degree is 1. The
+    sequences of a step that takes one token are those in its caches.
     """
     lengths: set[int] = set()
     for module in modules:
+        if takes_one_token(module):
+            slots = positions_of_caches(module)
+            if min(slots, default=0) < _LONG:
+                return (1,)
+            lengths.update(slots)
+            continue
         held = list(_held(module).values())
         attends = any(
             isinstance(op, AttentionOp) or op.name == "onnx.Attention"
