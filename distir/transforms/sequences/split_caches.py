@@ -20,6 +20,7 @@ from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import OnnxOp, operator
 from distir.dialects.onnx_ops.values import constant_attr, onnx_element_type
 from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train_ops.attention import FusedAttentionOp
 from distir.dialects.train_ops.paged_attention import PagedWriteOp
 from distir.dialects.train_ops.split_attention import SplitAttentionOp, WriteSlotsOp
 from distir.program import CACHE, argument_roles, describe, entry_function, functions
@@ -146,7 +147,7 @@ def _to_parts(op: OnnxOp, slots: int, parts: int) -> SplitAttentionOp | None:
     from distir.gradients.rules.attention import kept_attention
 
     kept = kept_attention(op)
-    if kept is None:
+    if not isinstance(kept, FusedAttentionOp):
         return None
     split = None
     if kept.is_causal is None and not kept.is_packed and kept.sizes.keys == slots:
