@@ -87,11 +87,10 @@ def split_positions(module: ModuleOp, axes: Sequence[str]) -> None:
             )
         own[LAYOUT] = LayoutAttr(layout)
     set_argument_attributes(function, attributes)
-    writes = [op for index in chosen for op in caches.writes[index]]
     left = [
         f"{NAME}: {what} reads whole caches on every device of axis {where}: it has a "
         f"form that cannot be split"
-        for what in split_caches(writes, parts)
+        for what in split_caches(caches, chosen, parts)
     ]
     if caches.left:
         shown = listed([repr(names[index]) for index in caches.left])
@@ -127,17 +126,21 @@ def axes_of_heads(module: ModuleOp, devices: int) -> tuple[int, int]:
     """
     Returns how `devices` devices share the caches of an inference program: the number
     of parts of the heads, which is as large as the heads of all caches allow, and the
-    number of parts of the positions. Raises DistIRError if no cache of the program has
-    positions.
+    number of parts of the positions. In a program without caches, attention is shared in
+    the same way. Raises DistIRError if the program has neither caches with positions
+    nor attention.
     """
     caches = Caches(module)
-    if not caches.shapes:
+    counts = {shape[_HEADS] for shape in caches.shapes.values()}
+    if not counts and not caches.left:
+        counts = _heads_of_attention(module)
+    if not counts:
         raise DistIRError(
             "distribute: cache_split=positions needs caches with positions, which "
             "programs of --serve without --page-size have, but this program has none; "
             "leave it out"
         )
-    heads = gcd(devices, *(shape[_HEADS] for shape in caches.shapes.values()))
+    heads = gcd(devices, *counts)
     if heads == devices:
         add_notes(
             module,
@@ -147,6 +150,15 @@ def axes_of_heads(module: ModuleOp, devices: int) -> tuple[int, int]:
             ],
         )
     return heads, devices // heads
+
+
+def _heads_of_attention(module: ModuleOp) -> set[int]:
+    """Returns the numbers of heads of keys and values in a program without caches."""
+    return {
+        shape_of(op.operands[1])[_HEADS]
+        for op in module.walk()
+        if op.name == "onnx.Attention" and len(shape_of(op.operands[1])) == 4
+    }
 
 
 def split_parameters_like(module: ModuleOp, mesh: Mesh, axis: str, other: str) -> None:

@@ -121,7 +121,7 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
             "divide, but t is 1; choose a larger -t"
         )
     options.check_pipeline(NAME)
-    check_cache_split(options)
+    check_cache_split(options, module)
     if options.overlap and options.blocking_sends:
         raise DistIRError(
             "distribute: sends that block cannot overlap with computation; leave out "
@@ -159,10 +159,10 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
         )
 
 
-def check_cache_split(options: DistributionOptions) -> None:
+def check_cache_split(options: DistributionOptions, module: ModuleOp) -> None:
     """
     Raises DistIRError for options that contradict the option `cache_split`, with which
-    the devices of `t` can become two axes of the mesh.
+    the devices of `t` can become two axes of the mesh, and for a training step.
     """
     one_of("split of caches", options.cache_split, CACHE_SPLITS, NAME)
     if options.cache_split == "heads":
@@ -171,6 +171,11 @@ def check_cache_split(options: DistributionOptions) -> None:
         raise DistIRError(
             f"{NAME}: cache_split=positions says how the tensor-parallel devices share "
             f"caches, but t is 1; choose a larger -t, or split positions with -c"
+        )
+    if is_training_step(entry_function(module)):
+        raise DistIRError(
+            f"{NAME}: cache_split=positions is for programs of inference, but the program "
+            f"is a training step; leave it out"
         )
     others = {
         "sequence_parallel": options.sequence_parallel,

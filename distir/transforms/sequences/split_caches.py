@@ -23,7 +23,14 @@ from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.attention import FusedAttentionOp
 from distir.dialects.train_ops.paged_attention import PagedWriteOp
 from distir.dialects.train_ops.split_attention import SplitAttentionOp, WriteSlotsOp
-from distir.program import CACHE, argument_roles, describe, entry_function, functions
+from distir.program import (
+    CACHE,
+    argument_roles,
+    describe,
+    entry_function,
+    functions,
+    updated_arguments,
+)
 from distir.transforms.sequences.context_parallel import positions
 
 POSITIONS = 2
@@ -44,6 +51,19 @@ def _writes(argument: SSAValue, known: Mapping[str, FuncOp]) -> Iterator[Operati
             op.name == "onnx.TensorScatter" or isinstance(op, PagedWriteOp)
         ):
             yield op
+
+
+def _arrivals(argument: SSAValue, known: Mapping[str, FuncOp]) -> Iterator[SSAValue]:
+    """
+    Yields the cache `argument`, and the arguments of functions that the cache is passed
+    to.
+    """
+    yield argument
+    for use in argument.uses:
+        op = use.operation
+        if isinstance(op, CallOp):
+            callee = known[op.callee.string_value()]
+            yield from _arrivals(callee.args[use.index], known)
 
 
 def _writes_slots(op: Operation) -> bool:
@@ -73,34 +93,55 @@ class Caches:
         """The caches that no split of positions is possible for."""
         self.writes: dict[int, list[OnnxOp]] = {}
         """The ops that write new tokens to the caches with positions."""
+        self.reads: dict[int, list[SSAValue]] = {}
+        """
+        For each cache with positions that the program only reads, the arguments of
+        functions that hold it.
+        """
+        updated = set(updated_arguments(entry).values())
         for index, role in enumerate(argument_roles(entry)):
             if role != CACHE:
                 continue
             argument = entry.args[index]
             found = list(_writes(argument, known))
             self.has_pages |= any(isinstance(op, PagedWriteOp) for op in found)
+            shape = shape_of(argument)
+            if not found and index not in updated and len(shape) in (3, 4):
+                self.shapes[index], self.writes[index] = shape, []
+                self.reads[index] = list(_arrivals(argument, known))
+                continue
             if not found or not all(map(_writes_slots, found)):
                 self.left.append(index)
                 continue
-            self.shapes[index] = shape_of(argument)
+            self.shapes[index] = shape
             self.writes[index] = [op for op in found if isinstance(op, OnnxOp)]
 
 
-def split_caches(writes: Iterable[OnnxOp], parts: int) -> list[str]:
+def split_caches(caches: Caches, chosen: Iterable[int], parts: int) -> list[str]:
     """
-    Prepares a program for caches whose positions are split into `parts` parts. `writes`
-    are the ops that write new tokens to these caches. They become `train.write_slots`; attention to a whole cache becomes
-    attention to each part of the keys (`train.split_attention`) and a sum of its
-    results. The number of positions of each cache must be a multiple of `parts`.
+    Prepares a program for a split of the positions of the caches `chosen`, by index,
+    into `parts` parts. Writes become `train.write_slots`; attention to a whole cache
+    becomes attention to each part of the keys (`train.split_attention`) and a sum of
+    its results. The number of positions of each cache must be a multiple of `parts`.
     Returns descriptions, for users, of attention that stays as it is, because no op for
     parts of the keys computes it.
     """
-    made = [_write_slots(op) for op in dict.fromkeys(writes)]
+    kept: dict[OnnxOp, None] = {}
+    slots: dict[SSAValue, int] = {}
+    blocks: dict[Block, None] = {}
+    for index in chosen:
+        kept.update(dict.fromkeys(caches.writes[index]))
+        for value in caches.reads.get(index, ()):
+            slots[value] = caches.shapes[index][POSITIONS]
+            if isinstance(value.owner, Block):
+                blocks[value.owner] = None
+    for write in map(_write_slots, kept):
+        if (block := write.parent) is not None:
+            blocks[block] = None
     left: list[str] = []
-    for function in dict.fromkeys(op.parent_op() for op in made):
-        assert isinstance(function, FuncOp)
-        for op, slots in _attention_to_caches(function):
-            split = _to_parts(op, slots, parts)
+    for block in blocks:
+        for op, count in _attention_to_caches(block, slots):
+            split = _to_parts(op, count, parts)
             if split is None:
                 left.append(describe(op))
             else:
@@ -119,14 +160,17 @@ def _write_slots(op: OnnxOp) -> WriteSlotsOp:
     return write
 
 
-def _attention_to_caches(function: FuncOp) -> list[tuple[OnnxOp, int]]:
+def _attention_to_caches(
+    block: Block, arguments: Mapping[SSAValue, int]
+) -> list[tuple[OnnxOp, int]]:
     """
-    Returns the attention ops of `function` whose keys come from a cache, each with the
-    number of slots of that cache.
+    Returns the attention ops of a function's `block` whose keys come from a cache, each
+    with the number of slots of that cache. `arguments` are the arguments of functions
+    that are caches, with their numbers of slots.
     """
-    slots: dict[SSAValue, int] = {}
+    slots = dict(arguments)
     found: list[tuple[OnnxOp, int]] = []
-    for op in function.body.block.ops:
+    for op in block.ops:
         if isinstance(op, WriteSlotsOp):
             slots[op.result] = op.total.value.data
         elif op.name == "onnx.Attention" and isinstance(op, OnnxOp):
