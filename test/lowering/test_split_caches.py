@@ -42,7 +42,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", {"c": 2}),
     ("t5", {"c": 2}),
 ]
-QUICK = [("llama", {"c": 2, "t": 2}), ("llama", POSITIONS)]
+QUICK: list[tuple[str, dict[str, Any]]] = [("llama", {"c": 2, "t": 2})]
 NEW_TOKENS = 12
 
 
