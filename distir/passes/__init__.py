@@ -48,6 +48,7 @@ _PASSES: dict[str, str] = {
     "search-sharding": "SearchShardingPass",
     "search-stages": "SearchStagesPass",
     "sequence-parallel": "SequenceParallelPass",
+    "split-caches": "SplitCachesPass",
     "store-dropout-masks": "StoreDropoutMasksPass",
     "tensor-parallel": "TensorParallelPass",
     "train-dropout": "TrainDropoutPass",

@@ -35,6 +35,9 @@ from distir.interpreters.simulator import MemoryReport, simulate
 from distir.interpreters.simulator.engine.machine import Execution
 from distir.interpreters.simulator.reports.value_kinds import CACHES, PARAMETERS
 from distir.passes.inline_calls import InlineCallsPass
+from distir.planning.distribution.distribute import distribute
+from distir.planning.distribution.options import DistributionOptions
+from distir.planning.plans.programs import replace_cluster
 from distir.program import Program
 from distir.program.entries import one_entry
 from distir.transforms.precision.cache_quantization import quantize_caches
@@ -170,6 +173,50 @@ def test_pages_that_decode_holds_and_reads(format: str | None) -> None:
         products = LAYERS * (weights + 3 * HIDDEN * FFN) + HIDDEN * VOCAB
         attention = LAYERS * 2 * 2 * HEADS * WIDTH * tokens
         assert sum(result.flops) == 2 * batch * products + attention
+
+
+@pytest.mark.parametrize(
+    ("options", "heads", "positions"),
+    [
+        ({"c": 2}, 1, 2),
+        ({"t": 4, "cache_split": "positions"}, 2, 2),
+        ({"t": 2, "c": 4}, 2, 4),
+        ({"t": 4}, 1, 1),  # two heads for four devices: all of them have both
+    ],
+)
+def test_caches_split_along_positions(
+    options: dict[str, Any], heads: int, positions: int
+) -> None:
+    """
+    Of 2 L B kv N d numbers, a device has those of its heads and positions. Attention
+    reads them once, beside queries and mask, and writes results and logarithms.
+    """
+    groups, batch, slots, bandwidth = 2, SIZES.batch, SIZES.cache, 1e9
+    shapes = {"layers": LAYERS, "d_model": HIDDEN, "heads": HEADS, "vocab": VOCAB}
+    sizes = replace(SIZES, prompt=8)
+    module = build_serving(build_llama, sizes, **shapes, kv_heads=groups, ffn=FFN)
+    devices = options.get("t", 1) * options.get("c", 1)
+    levels = ((devices, 1e300, 0.0),)
+    own = cluster(devices, levels=levels, peak=1e300, bandwidth=bandwidth)
+    replace_cluster(module, own)
+    distribute(module, DistributionOptions(cluster=own.sym_name.data, **options))
+    decode, found = one_entry(module, "decode"), 0.0
+
+    def add(execution: Execution) -> None:
+        nonlocal found
+        if execution.step.op.name == "train.split_attention":
+            found += np.max(execution.seconds) * bandwidth
+
+    result = simulate(decode)
+    result.run.observe(add)
+    held = batch * groups // heads * slots // positions * WIDTH
+    (group,) = MemoryReport.of(result).groups
+    assert group.by_kind[CACHES] == 4 * 2 * LAYERS * held
+    if positions > 1:
+        rows = batch * HEADS // heads
+        read = rows * WIDTH + 2 * held + batch * slots // positions
+        written = rows * WIDTH + rows
+        assert found == pytest.approx(4 * LAYERS * (read + written), rel=1e-12)
 
 
 def test_flops_of_prefill(llama: dict[str, ModuleOp]) -> None:

@@ -159,6 +159,7 @@ from distir.dialects.train_ops.selective_scan import (
     SelectiveScanGradOp,
     SelectiveScanOp,
 )
+from distir.dialects.train_ops.split_attention import SplitAttentionOp, WriteSlotsOp
 from distir.dialects.train_ops.splits import Split
 from support.sharding_harness import Array, Case, sequential
 
@@ -352,6 +353,39 @@ case(
     *(PagedWriteOp, coarse(4, 3, 2, 2, 4), coarse(4, 2, 1, 4)),
     *(_table.clip(max=2), np.array([-1, 4, 7, -3])),
     label="nothing is written",
+)
+
+# Attention over caches that are split along positions
+_part_shown = np.array([[1, 1, 0, 0, 0, 0, 1, 0], [0, 1, 1, 1, 1, 1, 1, 1]] * 2, bool)
+_part_shown = _part_shown.reshape(4, 1, 1, 8)
+for _key_heads, _mask in ((2, _part_shown), (6, real(4, 1, 1, 8)), (1, None)):
+    case(
+        *(SplitAttentionOp, real(4, 6, 1, 4), real(4, _key_heads, 8, 4)),
+        *(real(4, _key_heads, 8, 6), *(() if _mask is None else (_mask,))),
+        splits=4,
+        label=f"{_key_heads} heads",
+    )
+case(
+    *(SplitAttentionOp, real(2, 4, 4, 4), real(2, 2, 8, 4), real(2, 2, 8, 4)),
+    *(real(2, 4, 4, 8),),
+    splits=2,
+    scale=0.25,
+    softcap=2.0,
+    label="several queries, soft cap",
+)
+for _tokens in (1, 4):
+    case(
+        *(WriteSlotsOp, coarse(4, 6, 8, 4), coarse(4, 6, _tokens, 4)),
+        *(np.array([14, 0, 7, 13]), np.arange(8)),
+        total=16,
+        label=f"{_tokens} tokens",
+    )
+case(
+    *(WriteSlotsOp, integers(-60, 60, 4, 6, 8, dtype=np.int8)),
+    *(integers(-60, 60, 4, 6, 1, dtype=np.int8), np.array([14, 0, 7, 13])),
+    np.arange(8),
+    total=8,
+    label="a number for each head",
 )
 
 # Sums at indexed places

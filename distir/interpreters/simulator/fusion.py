@@ -44,6 +44,7 @@ from distir.dialects.train_ops.experts import GroupedProductOp
 from distir.dialects.train_ops.float8 import may_be_delayed
 from distir.dialects.train_ops.paged_attention import PagedAttentionOp, PagedReadOp
 from distir.dialects.train_ops.quantized_rows import CONVERSIONS
+from distir.dialects.train_ops.split_attention import SplitAttentionOp
 from distir.interpreters.simulator.joined_products import (
     JOINED,
     is_inside_products,
@@ -216,12 +217,15 @@ def reads_as_converted(value: SSAValue) -> Operation | None:
     return owner if users and all(map(_converts, users)) else None
 
 
+_CONVERTING = GroupedProductOp | PagedAttentionOp | PagedReadOp | SplitAttentionOp
+
+
 def _converts(op: Operation) -> bool:
     """Whether the kernel of `op` can convert rows of fewer bits while it reads them."""
     return (
         op.name == "onnx.Attention"
         or op.name in PRODUCTS
-        or isinstance(op, GroupedProductOp | PagedAttentionOp | PagedReadOp)
+        or isinstance(op, _CONVERTING)
     )
 
 

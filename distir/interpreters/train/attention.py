@@ -31,6 +31,7 @@ from distir.dialects.train_ops.paged_attention import (
     PagedWriteOp,
     PageSizes,
 )
+from distir.dialects.train_ops.split_attention import SplitAttentionOp, WriteSlotsOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.op_costs import (
     Cost,
@@ -381,3 +382,49 @@ def paged_cost(context: CostContext) -> Cost:
     share = op.sizes.used / op.sizes.pages
     read = share * (keys + values)
     return context.roofline(moved=q + read + sum(others) + sum(context.result_bytes))
+
+
+@computes(SplitAttentionOp)
+def split_attention(op: SplitAttentionOp, *operands: Array) -> tuple[Array, ...]:
+    found = attended(op, *operands)
+    count = op.split_count
+    parts = zip(
+        np.split(found.shown, count, axis=3),
+        np.split(found.v, count, axis=2),
+        strict=True,
+    )
+    outputs: list[Array] = []
+    sums: list[Array] = []
+    for shown, v in parts:
+        total = logsumexp_of(shown)
+        outputs.append(np.exp(shown - total[..., None]) @ v)
+        blind = np.isneginf(shown).all(-1)
+        sums.append(np.where(blind, np.finfo(total.dtype).min, total))
+    return np.stack(outputs), np.stack(sums)
+
+
+@computes(WriteSlotsOp)
+def write_slots(
+    op: WriteSlotsOp, cache: Array, new: Array, first: Array, slots: Array
+) -> Array:
+    tokens = (slots - first[:, None]) % op.total.value.data
+    result = cache.copy()
+    sequence, slot = np.nonzero(tokens < new.shape[2])
+    result[sequence, :, slot] = new[sequence, :, tokens[sequence, slot]]
+    return result
+
+
+@cost_function("train.write_slots")
+def slots_cost(context: CostContext) -> Cost:
+    """
+    Returns the cost of writing tokens to the slots of a device, in the cache's own
+    memory, by a kernel that reads and writes only these tokens. The busiest device gets
+    as many tokens as it has slots for, if there are so many.
+    """
+    op = context.op
+    assert isinstance(op, WriteSlotsOp)
+    _, new, *others = context.operand_bytes
+    held, tokens = shape_of(op.cache)[2], shape_of(op.new)[2]
+    parts = prod(context.work.parts.get(f, 1) for f in context.work.rule.operands[3][0])
+    share = min(1, held // parts / max(tokens, 1))
+    return context.roofline(moved=sum(others) + 2 * share * new)

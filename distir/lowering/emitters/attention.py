@@ -6,6 +6,7 @@ from distir.dialects.torch import IN_PLACE
 from distir.dialects.train_ops.attention import FusedAttentionOp
 from distir.dialects.train_ops.dropout import DroppedAttentionBase
 from distir.dialects.train_ops.paged_attention import PagedAttentionOp
+from distir.dialects.train_ops.split_attention import SplitAttentionOp
 from distir.lowering.emitter import Call, torch_emitter
 
 
@@ -202,3 +203,17 @@ def paged_read(call: Call) -> str:
 def paged_write(call: Call) -> str:
     in_place = ", in_place=True" if IN_PLACE in call.op.attributes else ""
     return call.write(f"write({{*}}{in_place})", "paged_attention")
+
+
+@torch_emitter("train.split_attention")
+def split_attention(call: Call) -> str:
+    op = call.op
+    assert isinstance(op, SplitAttentionOp)
+    arguments = [*call.operands(), *settings(op), f"splits={op.split_count}"]
+    return call.like_op("split_attention", arguments)
+
+
+@torch_emitter("train.write_slots")
+def write_slots(call: Call) -> str:
+    in_place = ", in_place=True" if IN_PLACE in call.op.attributes else ""
+    return call.write(f"write_slots({{*}}, {{total}}{in_place})", "split_attention")

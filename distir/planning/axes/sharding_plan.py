@@ -32,6 +32,7 @@ from distir.planning.graph.strategies import LayoutStrategy, Strategy
 from distir.planning.graph.unruled import unruled_ops
 from distir.planning.graph.written_plan import WrittenPlan
 from distir.program import (
+    CACHE,
     argument_attributes,
     argument_names,
     argument_roles,
@@ -213,7 +214,7 @@ class ShardingPlan:
         """
         self.mesh.size(axis)
         while True:
-            keys = self._entry_keys(axis, free_parameters)
+            keys = self._with_caches(self._entry_keys(axis, free_parameters))
             data = self._splits_the_batch(axis, keys)
             stored = any(s == "parameter" and p is not REPLICATED for p, s in keys)
             program = self.seen_by(axis)
@@ -277,6 +278,24 @@ class ShardingPlan:
                 placement = FREE
             keys.append((placement, source))
         return keys
+
+    def _with_caches(self, keys: list[ArgumentKey]) -> list[ArgumentKey]:
+        """
+        Returns `keys` with caches as activations, if the axis splits no parameter. Such
+        an axis splits work where caches or inputs are split. It does not bring caches
+        to other parts of the work, as it brings stored parameters.
+        """
+        roles = argument_roles(self.entry)
+        known = list(zip(keys, roles, strict=True))
+        if any(
+            source == "parameter" and role != CACHE and placement is not REPLICATED
+            for (placement, source), role in known
+        ):
+            return keys
+        return [
+            (placement, "activation") if role == CACHE else (placement, source)
+            for (placement, source), role in known
+        ]
 
     def add_axis(self, axis: str) -> None:
         """Plans `axis` for every op and adds the result to the plan."""

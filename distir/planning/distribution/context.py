@@ -19,6 +19,7 @@ from distir.planning.annotations import (
     request_split,
     requested_layout,
 )
+from distir.planning.distribution.caches import positions_of_caches, takes_one_token
 from distir.program import (
     BATCH_ROLES,
     Program,
@@ -28,6 +29,7 @@ from distir.program import (
     set_argument_attributes,
 )
 from distir.transforms.sequences.context_parallel import split_attention
+from distir.transforms.sequences.split_caches import write_split_tokens
 
 ORDERS = ("contiguous", "cyclic")
 """
@@ -53,10 +55,17 @@ def context_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...
     """
     Returns the degrees of context parallelism that a search tries on `devices` devices.
     If all programs attend to long sequences, these are the powers of two that divide
-    the number of devices and all sequence lengths; else the only degree is 1.
+    the number of devices and all sequence lengths; else the only degree is 1. The
+    sequences of a step that takes one token are those in its caches.
     """
     lengths: set[int] = set()
     for module in modules:
+        if takes_one_token(module):
+            slots = positions_of_caches(module)
+            if min(slots, default=0) < _LONG:
+                return (1,)
+            lengths.update(slots)
+            continue
         held = list(_held(module).values())
         attends = any(
             isinstance(op, AttentionOp) or op.name == "onnx.Attention"
@@ -86,7 +95,7 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
     Annotates a sequential program: inputs and labels that hold the sequence are split
     over the mesh axis `axis`, and attention is prepared for the split, as the
     documentation of the pass `context-parallel` describes. `order` is one of `ORDERS`.
-    Raises DistIRError if the sequence cannot be split in this way.
+    A step of inference that takes one token of each sequence is left unchanged. Raises DistIRError if the sequence cannot be split in this way.
     """
     one_of("order of tokens", order, ORDERS, "context-parallel")
     mesh = axis_mesh(module, axis)
@@ -100,6 +109,8 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
         )
     first = next(iter(held))
     length = held[first][1]
+    if takes_one_token(module):
+        return  # only its caches are split
     if length % mesh.size(axis):
         raise DistIRError(
             f"context-parallel: the sequence of {length} (dimension 1 of input "
@@ -109,6 +120,7 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
         )
     shard = Shard(axis, _run(length, mesh.size(axis), order))
     found, left = split_attention(module, mesh, length, shard)
+    write_split_tokens(module)
     notes = [
         f"context-parallel: {what} is computed whole on every device of axis {axis!r}: "
         f"it has a past, a window or another form that cannot be split"

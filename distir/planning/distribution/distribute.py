@@ -19,6 +19,11 @@ from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.distribution.batches import split_batch
 from distir.planning.distribution.buckets import bucket_collectives_of
+from distir.planning.distribution.caches import (
+    axes_of_heads,
+    split_parameters_like,
+    split_positions,
+)
 from distir.planning.distribution.context import split_context
 from distir.planning.distribution.entries import (
     Chosen,
@@ -38,8 +43,11 @@ from distir.planning.distribution.meshes import (
 )
 from distir.planning.distribution.options import (
     AXES,
+    CACHE_SPLITS,
     EXPERT_AXES,
+    HEAD_AXIS,
     NAME,
+    POSITION_AXES,
     ZERO_AXES,
     DistributionOptions,
 )
@@ -120,6 +128,7 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
             "divide, but t is 1; choose a larger -t"
         )
     options.check_pipeline(NAME)
+    check_cache_split(options, module)
     if options.overlap and options.blocking_sends:
         raise DistIRError(
             "distribute: sends that block cannot overlap with computation; leave out "
@@ -155,6 +164,39 @@ def check_options(options: DistributionOptions, module: ModuleOp) -> None:
             f"program updates no argument (dist.updates); build or import it with "
             f"--training, or run `differentiate` first"
         )
+
+
+def check_cache_split(options: DistributionOptions, module: ModuleOp) -> None:
+    """
+    Raises DistIRError for options that contradict the option `cache_split`, with which
+    the devices of `t` can become two axes of the mesh, and for a training step.
+    """
+    one_of("split of caches", options.cache_split, CACHE_SPLITS, NAME)
+    if options.cache_split == "heads":
+        return
+    if options.t == 1:
+        raise DistIRError(
+            f"{NAME}: cache_split=positions says how the tensor-parallel devices share "
+            f"caches, but t is 1; choose a larger -t, or split positions with -c"
+        )
+    if is_training_step(entry_function(module)):
+        raise DistIRError(
+            f"{NAME}: cache_split=positions is for programs of inference, but the program "
+            f"is a training step; leave it out"
+        )
+    others = {
+        "sequence_parallel": options.sequence_parallel,
+        "sharded_outputs": options.sharded_outputs,
+        "pad=heads": options.pad,
+        "stage_meshes": options.stage_meshes,
+        f"expert_axes={options.expert_axes}": "t" in options.expert_axes,
+    }
+    for name, is_given in others.items():
+        if is_given:
+            raise DistIRError(
+                f"{NAME}: cache_split=positions makes two axes of the devices of t, which "
+                f"{name} needs as one; leave out one of the two"
+            )
 
 
 def check_experts(options: DistributionOptions) -> None:
@@ -232,11 +274,11 @@ def request_layouts(
     check_options(options, module)
     _add_mesh(module, options)
     mesh, shard = only_mesh(module), options.shard
-    if options.t > 1:
+    if mesh.sizes.get("t", 1) > 1:
         pad_dimensions(module, mesh, "t", options.shard)
         heads = pad_heads(module, mesh, "t", "heads" in options.pad)
         shard += tuple(r for r in heads if not _speaks_of(options, named_argument(r)))
-    request_shards(module, mesh, shard, AXES)
+    request_shards(module, mesh, shard, (*AXES, HEAD_AXIS))
     keep_whole(module, mesh, options.whole)
     request_own_axes(module, mesh)
     if chosen is not None:
@@ -256,6 +298,8 @@ def request_layouts(
     batch = ("r", "d", "e")
     axes = [axis for axis in batch if getattr(options, axis) > 1]
     split_outputs(module, mesh, [TIME_AXIS, *axes] if options.is_pipelined else axes)
+    if axes := [axis for axis in POSITION_AXES if mesh.sizes.get(axis, 1) > 1]:
+        split_positions(module, axes)
     if options.c > 1:
         split_context(module, "c", options.context_order)
     if "c" in options.axes_of_experts:
@@ -263,7 +307,13 @@ def request_layouts(
     if options.sequence_parallel:
         residuals = "whole" if options.keep_gathered else "parts"
         split_sequences(module, mesh, "t", residuals)
-    if options.t > 1:
+    if HEAD_AXIS in mesh.sizes:
+        if mesh.sizes.get("t", 1) > 1:
+            split_parameters(module, "t")
+            split_parameters_like(module, mesh, "t", HEAD_AXIS)
+        else:
+            split_parameters(module, HEAD_AXIS)
+    elif options.t > 1:
         split_parameters(module, "t", leaves_split=options.sharded_outputs)
         if options.sharded_outputs:
             leave_outputs_split(module, mesh, "t")
@@ -472,6 +522,8 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
         )
     cluster = cluster_in(module, options.cluster, NAME)
     degrees = [(axis, getattr(options, axis)) for axis in AXES]
+    if options.cache_split == "positions":
+        degrees = with_head_axis(module, degrees)
     # Messages always name axes d and t, and other axes only if their size is above 1.
     devices = [(axis, n) for axis, n in degrees if n > 1 or axis in ("d", "t")]
     if options.stage_meshes:
@@ -483,6 +535,22 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
         check_size([*devices, ("p", options.p)], cluster, NAME)
         devices = [(TIME_AXIS, options.k), *devices]
     add_mesh(module, devices, cluster, NAME)
+
+
+def with_head_axis(
+    module: ModuleOp, degrees: list[tuple[str, int]]
+) -> list[tuple[str, int]]:
+    """
+    Returns the axes of a mesh and their sizes, for caches that are split along
+    positions where the devices of axis `t` outnumber their heads. Axis `t` then has as
+    many devices as divide the heads, and the axis `HEAD_AXIS` has the devices that
+    share the same heads. Raises DistIRError if no cache has positions.
+    """
+    heads, sharing = axes_of_heads(module, dict(degrees)["t"])
+    if sharing == 1:
+        return degrees
+    own = [(axis, heads if axis == "t" else n) for axis, n in degrees]
+    return [*own, (HEAD_AXIS, sharing)]
 
 
 def _check_stages(options: DistributionOptions, cluster: ClusterOp | None) -> None:

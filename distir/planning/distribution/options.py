@@ -23,6 +23,19 @@ EXPERT_AXES = ("e", "ec", "et", "ect")
 """The sets of axes over which experts may be dealt out, one letter for each axis."""
 
 
+CACHE_SPLITS = ("heads", "positions")
+"""The ways in which tensor-parallel devices split caches of keys and values."""
+
+HEAD_AXIS = "s"
+"""
+The mesh axis of the tensor-parallel devices that share heads of keys and values, and
+split the positions of caches. A mesh has it only with `cache_split=positions`.
+"""
+
+POSITION_AXES = ("c", HEAD_AXIS)
+"""The mesh axes that split the positions of caches, in their order."""
+
+
 @dataclass(frozen=True)
 class DistributionOptions(PipelineOptions):
     """
@@ -144,6 +157,13 @@ class DistributionOptions(PipelineOptions):
         "out in turn, some from everywhere, so that a causal mask leaves equal work "
         "to all",
         choices=("contiguous", "cyclic"),
+    )
+    cache_split: str = option(
+        "heads",
+        "what the -t devices of an inference program split of its caches: heads alone, "
+        "so that several hold the same where they outnumber the heads of keys and "
+        "values (default), or there also positions, of which each attends to its own",
+        choices=CACHE_SPLITS,
     )
     overlap: bool = option(
         False,

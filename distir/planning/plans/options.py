@@ -11,7 +11,11 @@ from distir.hardware.options import ProfileOptions
 from distir.options import SWITCH, option, options_of, same_option, values_of
 from distir.pipelining.options import PipelineOptions
 from distir.pipelining.registry import SCHEDULES
-from distir.planning.distribution.options import EXPERT_AXES, DistributionOptions
+from distir.planning.distribution.options import (
+    CACHE_SPLITS,
+    EXPERT_AXES,
+    DistributionOptions,
+)
 
 
 def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
@@ -90,6 +94,13 @@ class SearchOptions(ProfileOptions):
         "(default e; with --auto all)",
         metavar="AXES,...",
     )
+    cache_split: tuple[str, ...] = values_of(
+        DistributionOptions,
+        "cache_split",
+        "what the -t devices of an inference program split of its caches: heads alone, or "
+        "also positions, where they outnumber the heads (default heads)",
+        metavar="KIND,...",
+    )
     r: tuple[int, ...] = values_of(
         DistributionOptions,
         "r",
@@ -144,6 +155,8 @@ class SearchOptions(ProfileOptions):
                     raise DistIRError(f"{what}={degree} must be positive")
         for axes in self.expert_axes:
             one_of("set of axes of experts", axes, EXPERT_AXES)
+        for kind in self.cache_split:
+            one_of("split of caches", kind, CACHE_SPLITS)
         for stage in self.zero:
             if stage not in (0, 1, 2, 3):
                 raise DistIRError(

@@ -156,7 +156,9 @@ class GridPlan(Plan):
     - `sequence_parallel`: whether sequences are split over the t devices between the
       blocks; `keep_gathered`: whether layers keep the sequences that they gathered for
       the backward pass;
-    - `expert_axes`: the axes over which experts are distributed.
+    - `expert_axes`: the axes over which experts are distributed;
+    - `cache_split`: the way in which the t devices of an inference program split its
+      caches.
     """
 
     d: int = same_option(DistributionOptions, "d")
@@ -171,6 +173,7 @@ class GridPlan(Plan):
     sequence_parallel: bool = same_option(DistributionOptions, "sequence_parallel")
     keep_gathered: bool = same_option(DistributionOptions, "keep_gathered")
     expert_axes: str = same_option(DistributionOptions, "expert_axes")
+    cache_split: str = same_option(DistributionOptions, "cache_split")
 
     @property
     def devices(self) -> int:
@@ -195,7 +198,7 @@ class GridPlan(Plan):
     @property
     def division(self) -> tuple[object, ...]:
         sizes = self.d, self.t, self.p, self.zero, self.c, self.e, self.r
-        return *sizes, self.expert_axes
+        return *sizes, self.expert_axes, self.cache_split
 
     @property
     def shared(self) -> tuple[object, ...]:
@@ -210,7 +213,7 @@ class GridPlan(Plan):
     def _order(self) -> tuple[Any, ...]:
         sizes = self.d, self.t, self.p, self.zero, self.c, self.context, self.e, self.r
         switches = self.no_sync, self.offload_states, self.sequence_parallel
-        switches += self.keep_gathered, self.expert_axes
+        switches += self.keep_gathered, self.expert_axes, self.cache_split
         return self.batch, *sizes, *switches, *self._rest, ()
 
     def folded(self, expert_axes: str) -> GridPlan | None:
@@ -260,6 +263,8 @@ class GridPlan(Plan):
         text += f" e={self.e}" if self.e > 1 else ""
         if self.expert_axes != "e":
             text += f" expert-axes={self.expert_axes}"
+        if self.cache_split != "heads":
+            text += f" cache-split={self.cache_split}"
         text += f" c={self.c} context={self.context}" if self.c > 1 else ""
         text += f" zero={self.zero}" if self.zero else ""
         text += " no-sync" if self.no_sync else ""
@@ -284,7 +289,7 @@ class LayoutPlan(Plan):
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        grid = 1, 1, self.p, 0, 1, "", 1, 1, False, False, False, ""
+        grid = 1, 1, self.p, 0, 1, "", 1, 1, False, False, False, "", ""
         return self.batch, *grid, *self._rest, self.axes
 
     def __str__(self) -> str:
@@ -317,6 +322,7 @@ class Space:
       micro-batches;
     - `offload_states`: whether a training step keeps the optimizer's states in the
       host's memory;
+    - `cache_split`: the ways in which tensor-parallel devices split caches;
     - `schedules`: schedules of pipelines; if empty, the default schedule is used;
     - `overlap`: whether communication overlaps computation, for plans with several
       devices;
@@ -334,6 +340,7 @@ class Space:
     c: Sequence[int] = (1,)
     e: Sequence[int] = (1,)
     expert_axes: Sequence[str] = ("e",)
+    cache_split: Sequence[str] = ("heads",)
     r: Sequence[int] = (1,)
     no_sync: Sequence[bool] = (False,)
     offload_states: Sequence[bool] = (False,)
@@ -409,10 +416,16 @@ class Space:
                             if batch // (r * d * e) // k == 0:
                                 continue
                             is_alone = d * t * p * c * e * r == 1
-                            for overlap, no_sync, offload_states in product(
+                            for (
+                                overlap,
+                                no_sync,
+                                offload_states,
+                                cache_split,
+                            ) in product(
                                 (False,) if is_alone else self.overlap,
                                 self.no_sync if zero == 3 and k > 1 else (False,),
                                 self.offload_states,
+                                self.cache_split if t > 1 else ("heads",),
                             ):
                                 plan = GridPlan(
                                     batch, d=d, t=t, p=p, k=k, zero=zero,
@@ -420,6 +433,7 @@ class Space:
                                     overlap=overlap, buckets=self.buckets,
                                     c=c, context=context, e=e, r=r, no_sync=no_sync,
                                     offload_states=offload_states,
+                                    cache_split=cache_split,
                                 )  # fmt: skip
                                 folded = map(plan.folded, self.expert_axes)
                                 yield from (each for each in folded if each)

@@ -28,8 +28,8 @@ class Result(ABC):
     def to_json(self) -> dict[str, Any]:
         """
         Returns the result as one flat JSON object. All results have the same keys,
-        except that `chunks`, `sequence_parallel`, `keep_gathered` and `expert_axes` are
-        present only for plans that have these options.
+        except that `chunks`, `sequence_parallel`, `keep_gathered`, `expert_axes` and
+        `cache_split` are present only for plans that have these options.
         """
         known = {**vars(self.plan), **vars(self)}
         if isinstance(self.plan, LayoutPlan):
@@ -152,6 +152,7 @@ _IF_SET = (
     "sequence_parallel",
     "keep_gathered",
     "expert_axes",
+    "cache_split",
 )
 """The keys that are left out of a result whose plan does not have them."""
 

@@ -193,7 +193,11 @@ class ServiceSearch:
         node = min(link.span for link in self.simulator(1, 1).hardware.levels)
         for e in _powers(sizes.experts or 1):
             for t in _powers(min(node, sizes.heads)):
-                if sizes.kv_heads % t or (e > 1 and sizes.experts % e):
+                # More devices than heads of keys and values split the positions.
+                shared = sizes.latent is None and e == 1 and t % sizes.kv_heads == 0
+                if sizes.heads % t or (sizes.kv_heads % t and not shared):
+                    continue
+                if e > 1 and sizes.experts % e:
                     continue
                 for p in _powers(sizes.layers if e == 1 else 1):
                     shape = ReplicaShape(t, p, e)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import ceil
+from math import ceil, gcd
 from typing import NamedTuple, Protocol
 
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import ConstrainOp, Layout, Shard
+from distir.dialects.dist_attributes import ROLE
 from distir.dialects.onnx_ops.traits import PRODUCTS
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.quantized_weights import (
@@ -34,7 +35,14 @@ from distir.interpreters.simulator.reports.argument_layouts import argument_layo
 from distir.planning.distribution.distribute import distribute
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.programs import replace_cluster
-from distir.program import functions
+from distir.program import (
+    CACHE,
+    Program,
+    argument_attributes,
+    entry_function,
+    functions,
+    set_argument_attributes,
+)
 from distir.serving.step_times import StepTable, StepTime
 from distir.sharding.mesh import MESH
 from distir.transforms.expert_shards import assume_imbalance
@@ -183,6 +191,17 @@ class StepSimulator:
     )
 
     @cached_property
+    def _sharing(self) -> int:
+        """
+        The number of devices that share the same heads of keys and values, and split
+        the positions of caches. Latents are whole on each device.
+        """
+        sizes = self.programs.sizes
+        if sizes.latent is not None:
+            return 1
+        return self.t // gcd(self.t, sizes.kv_heads)
+
+    @cached_property
     def _base(self) -> Layers:
         """One layer of each kind that the model has."""
         sizes = self.programs.sizes
@@ -202,6 +221,8 @@ class StepSimulator:
         stages. Each of `batch` sequences has `new` new tokens after `cached` tokens.
         Raises DistIRError if the step cannot be distributed.
         """
+        # Each device has as many positions of the caches as any other.
+        cached = -(-cached // self._sharing) * self._sharing
         key = (batch, new, cached, layers)
         if p == 1 and key in self._known:
             return self._known[key]
@@ -210,7 +231,10 @@ class StepSimulator:
         replace_cluster(module, self.cluster.clone())
         if self.e > 1:
             _keep_sequences(module)
-        shard = [f"{name}=t" for name in self.programs.caches]
+        is_shared = self._sharing > 1
+        if is_shared:
+            _mark_caches(module)
+        shard = [f"{name}=t" for name in self.programs.caches if self._sharing < self.t]
         distribute(
             module,
             DistributionOptions(
@@ -219,6 +243,7 @@ class StepSimulator:
                 p=p,
                 stages=("uniform",) if p > 1 else (),
                 shard=tuple(shard) if cached and self.t > 1 else (),
+                cache_split="positions" if is_shared else "heads",
             ),
         )
         simulation = simulate(module, profiles=tuple(self.profiles))
@@ -389,6 +414,16 @@ class StepSimulator:
         return ReplicaMemory(
             kind.memory, round(parameters), max(round(activations), 0), token, self.e
         )
+
+
+def _mark_caches(module: ModuleOp) -> None:
+    """Gives the caches of a step's program, its inputs but the tokens, their role."""
+    function = entry_function(module)
+    attributes = argument_attributes(function)
+    for own, argument in zip(attributes, Program(module).arguments, strict=True):
+        if argument.role == "input" and len(shape_of(argument.type)) > 2:
+            own[ROLE] = ROLE.attr(CACHE)
+    set_argument_attributes(function, attributes)
 
 
 def _keep_sequences(module: ModuleOp) -> None:

@@ -22,6 +22,7 @@ from distir.dialects.train_ops.attention import (
     PlacedAttentionOp,
 )
 from distir.dialects.train_ops.paged_attention import PagedAttentionOp
+from distir.dialects.train_ops.split_attention import SplitAttentionOp
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, train_rule
@@ -392,3 +393,48 @@ def paged_attention(op: PagedAttentionOp) -> Rule:
         [(batch, head, row, out_size)],
         flops=op.flops,
     )
+
+
+@train_rule("split_attention")
+def split_attention(op: SplitAttentionOp) -> Rule:
+    """
+    Returns the sharding rule of attention to parts of the keys. Batch, heads and
+    queries are parallel as in attention to all keys, and so are the parts.
+    """
+    builder, sizes = RuleBuilder(op), op.sizes
+    batch = builder.factor(sizes.batch)
+    key_head = builder.factor(sizes.key_heads)
+    head = key_head + builder.factor(sizes.query_heads // sizes.key_heads)
+    row = builder.factor(sizes.queries)
+    part = builder.factor(op.split_count)
+    inside, size, out_size = builder.factors(
+        (sizes.keys // op.split_count, sizes.head, sizes.value_head), "replicate"
+    )
+    key = part + inside
+    mask = (
+        [] if op.mask is None else [builder.aligned(op.mask, (batch, head, row, key))]
+    )
+    rows = (part, batch, head, row)
+    return builder.rule(
+        [
+            (batch, head, row, size),
+            (batch, key_head, key, size),
+            (batch, key_head, key, out_size),
+            *mask,
+        ],
+        [(*rows, out_size), rows],
+        flops=attention_flops(op),
+    )
+
+
+@local_form("train.split_attention")
+def split_attention_of_part(context: LocalContext) -> Sequence[Operation]:
+    """
+    Returns one device's op for attention to parts of the keys: the op with the number
+    of local parts in its attributes.
+    """
+    op, local = context.op, context.same_op()
+    assert isinstance(op, SplitAttentionOp) and isinstance(local, SplitAttentionOp)
+    count = op.split_count * local.sizes.keys // op.sizes.keys
+    local.properties["splits"] = IntegerAttr(count, i64)
+    return [local]

@@ -38,6 +38,7 @@ class ParallelizeOptions(TypedDict, total=False):
     expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
+    cache_split: Literal["heads", "positions"]
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
@@ -241,6 +242,7 @@ class SchedulingOptions(TypedDict, total=False):
     c: int | Sequence[int]
     e: int | Sequence[int]
     expert_axes: str | Sequence[str]
+    cache_split: str | Sequence[str]
     r: int | Sequence[int]
     no_sync: str | Sequence[str]
     offload_states: str | Sequence[str]
@@ -293,6 +295,7 @@ class SearchingOptions(TypedDict, total=False):
     c: int | Sequence[int]
     e: int | Sequence[int]
     expert_axes: str | Sequence[str]
+    cache_split: str | Sequence[str]
     r: int | Sequence[int]
     no_sync: str | Sequence[str]
     offload_states: str | Sequence[str]
@@ -366,6 +369,7 @@ class ShowOptions(DistributeOptions, total=False):
     expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
+    cache_split: Literal["heads", "positions"]
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
@@ -402,6 +406,7 @@ class SimulateOptions(DistributeOptions, total=False):
     expert_axes: Literal["e", "ec", "et", "ect"]
     context: Literal["gather", "ring"]
     context_order: Literal["contiguous", "cyclic"]
+    cache_split: Literal["heads", "positions"]
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]

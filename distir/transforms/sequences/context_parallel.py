@@ -64,10 +64,10 @@ class PlaceAttention(RewritePattern):
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
         if not isinstance(op, AttentionOp | AttentionGradOp) or op.is_causal is None:
             return
-        new_ops = _positions(op.sizes.queries, op)
+        new_ops = positions(op.sizes.queries, op)
         queries = keys = new_ops[-1]
         if op.sizes.keys != op.sizes.queries:
-            new_ops += _positions(op.sizes.keys, op)
+            new_ops += positions(op.sizes.keys, op)
             keys = new_ops[-1]
         kind = (
             PlacedAttentionOp if isinstance(op, AttentionOp) else PlacedAttentionGradOp
@@ -87,7 +87,7 @@ class PlaceAttention(RewritePattern):
         rewriter.replace(op, [*new_ops, placed])
 
 
-def _positions(count: int, op: Operation) -> list[Operation]:
+def positions(count: int, op: Operation) -> list[Operation]:
     """
     Returns the ops that compute the numbers 0 to `count - 1`. The last op has the
     result.

@@ -143,6 +143,20 @@ def test_memory_counts_parameters_and_caches() -> None:
     assert memory.cache_tokens(0.5) == int(0.5 * free / memory.token)
 
 
+def test_more_devices_than_heads_split_positions() -> None:
+    """Of 2 heads, 4 devices have half of the positions of one each."""
+    sizes = replace(SMALL, kv_heads=2)
+    each = [steps(sizes, t) for t in (2, 4)]
+    assert [own.memory(1).token for own in each] == [
+        sizes.cached_elements,
+        sizes.cached_elements / 2,
+    ]
+    # Each device reads half of the tokens of 1024 sequences, which takes longer than the
+    # messages that combine the results.
+    slow, quick = (own.simulated(1024, 1, 2047, Layers(1, 0)).seconds for own in each)
+    assert quick < slow
+
+
 DEEPSEEK = DecoderSizes(
     *(61, 7168, 128, 128, 128, 18432, 129_280, "bf16", True, False),
     *(58, 256, 8, 2048, 2048),
