@@ -36,6 +36,11 @@ def test_attributes_and_refusals() -> None:
         assert found["channels_last"] == "no error"  # it has no tensor of images
         assert "this rank's part" in found["shared memory"]
         assert found["hook of the module"]
+        for name in ("fully_shard", "fully_shard of a part", "fully_shard of parts"):
+            assert "parameters are split already" in found[name], name
+            assert "leave fully_shard out" in found[name] and "zero=3" in found[name]
+        assert "leave replicate out" in found["replicate"]
+        assert "average its gradients a second time" in found["DDP"]
 
 
 @pytest.mark.parametrize("options", sampled([dict(t=2), dict(d=2, zero=3)], 1), ids=str)

@@ -17,7 +17,7 @@ from distir.planning.annotations import add_notes
 from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.program import reachable_functions, replace_program
 from distir.transforms.overlap.across_calls import hoist_gathers, sink_reductions
-from distir.transforms.overlap.kinds import KINDS, erase_kinds, write_kinds
+from distir.transforms.overlap.kinds import KINDS, erase_kinds, kind_of, write_kinds
 from distir.transforms.overlap.paired_calls import pair_calls
 from distir.transforms.overlap.pieces import products_in_pieces
 from distir.transforms.overlap.place import place_functions
@@ -61,6 +61,8 @@ def overlap_communication(
     before = before or simulate(module, profiles=profiles)
     apart = module.clone()
     has_buckets = _take_apart(apart)
+    write_kinds(apart)
+    present = frozenset(kind_of(op) for op in apart.walk())
     peak = max(before.peak_memory_bytes)
     # A program that does not fit is not made worse by one that does not fit either.
     limit = peak if before.fits else None
@@ -104,9 +106,14 @@ def overlap_communication(
         best, chosen, after, hoisted = rank, copy, result, hoist
         return True
 
+    tried: set[tuple[frozenset[str], bool]] = set()
     for some, hoist in _attempts(kinds):
-        gains(some, hoist)
-    if "tp" in kinds:
+        # Kinds that the program lacks make no difference.
+        attempt = some & present, hoist
+        if attempt not in tried and (not hoist or "params" in present):
+            tried.add(attempt)
+            gains(some, hoist)
+    if "tp" in present.intersection(kinds):
         # Twice as many pieces are tried as long as that is faster.
         asked, pieces = frozenset(kinds), 2
         for gathered in (False, True):
@@ -160,7 +167,7 @@ def _overlapped(
 ) -> ModuleOp | None:
     """
     Returns a copy of a program in which communication of the kinds `kinds` overlaps
-    computation. Parameters are gathered `ahead` uses early. With `hoist`, gathers move
+    computation. `write_kinds` has written the kinds into the program. Parameters are gathered `ahead` uses early. With `hoist`, gathers move
     out of functions. With several `pieces`, products are computed in pieces; `gathered`
     says whether this includes products of gathered rows. With `paired`, forward and
     backward passes of a pipeline with all-to-alls are computed beside each other.
@@ -168,7 +175,6 @@ def _overlapped(
     join.
     """
     copy = module.clone()
-    write_kinds(copy)
     if pieces > 1 and not products_in_pieces(copy, pieces, gathered=gathered):
         return None
     sink_reductions(copy, kinds)

@@ -74,8 +74,9 @@ def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
     def read_once(*args: Any, **kwargs: Any) -> ONNXRegistry:
         key = (args, tuple(kwargs.items()))
         if key not in _registries:
-            with _without_signatures():
-                _registries[key] = read(*args, **kwargs)
+            _registries[key] = _with_late_signatures(
+                functools.partial(read, *args, **kwargs)
+            )
             _registries[key].register_op(
                 torch.ops.aten.unsqueeze.default, _unsqueeze_complex, is_complex=True
             )
@@ -91,6 +92,38 @@ def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
     finally:
         _fx_passes.decompose_with_registry = trace_again
         ONNXRegistry.from_torchlib = original
+
+
+def _with_late_signatures(read: Callable[[], ONNXRegistry]) -> ONNXRegistry:
+    """
+    Returns the registry that `read` reads from the exporter's library. The signature of
+    a function is made when the function is first looked up, as most of the 500
+    functions never are.
+    """
+    from torch.onnx._internal.exporter._registration import OnnxDecompMeta
+
+    make = OnnxDecompMeta.__dict__.get("__post_init__")
+    if make is None:
+        return read()
+    OnnxDecompMeta.__post_init__ = lambda self: None  # type: ignore[method-assign]
+    try:
+        with _without_signatures():
+            registry = read()
+    finally:
+        OnnxDecompMeta.__post_init__ = make  # type: ignore[method-assign]
+    get, signed = registry.get_decomps, set[int]()
+
+    def get_signed(target: Any) -> list[OnnxDecompMeta]:
+        found = get(target)
+        with _without_signatures():
+            for each in found:
+                if id(each) not in signed:
+                    signed.add(id(each))
+                    make(each)
+        return found
+
+    registry.get_decomps = get_signed  # type: ignore[method-assign]
+    return registry
 
 
 @contextlib.contextmanager
