@@ -39,15 +39,10 @@ def test_other_ranks_are_told_why_the_first_one_fails() -> None:
 
 
 def test_every_process_finds_what_another_has_kept(tmp_path: Path) -> None:
-    """
-    Whatever the order of its sets, and whether the user's code was compiled now or before.
-    """
+    """Whatever the order of sets is, and whoever else refers to the constants of code."""
     script = tmp_path / "hashed_module.py"
     shutil.copyfile(ROOT / "test/support/hashed_module.py", script)
-    environment = {
-        k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"
-    }
-    environment["PYTHONPATH"] = str(ROOT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     keys: list[list[str]] = []
     for seed in ("1", "2"):
         told = subprocess.run(
@@ -58,7 +53,7 @@ def test_every_process_finds_what_another_has_kept(tmp_path: Path) -> None:
             timeout=300,
         )
         assert told.returncode == 0, told.stderr
-        assert (tmp_path / "__pycache__").exists()
         keys.append(told.stdout.split())
     assert keys[0] == keys[1] and "None" not in keys[0]
-    assert keys[0][0] != keys[0][1]  # an element of a set makes a difference
+    key, with_references, with_another_element = keys[0]
+    assert key == with_references != with_another_element

@@ -49,5 +49,8 @@ if __name__ == "__main__":
     module = hashed_module.Hashed()
     options = "mse", frozenset({"linear.weight", "linear.bias"})
     print(content_key("training", module, (torch.zeros(2, 4),), {}, options))
-    module.marks |= {Mark("d")}
+    held = list(module.activation.__code__.co_consts)
+    print(content_key("training", module, (torch.zeros(2, 4),), {}, options))
+    del held
+    module.marks |= {Mark("d")}  # which is another module
     print(content_key("training", module, (torch.zeros(2, 4),), {}, options))
