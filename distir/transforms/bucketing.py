@@ -85,7 +85,7 @@ class CollectiveBucketer:
         Forms the buckets among `ops`, and returns the buckets with several members.
         Moves the members of each bucket next to each other, and gives them the bucket's
         id. `reads` lists, for each op, the values that the op uses, and `writes` the
-        values that the op defines, as any hashable keys.
+        values that the op defines. Any hashable keys may stand for the values.
         """
         # By class, as a function has thousands of ops of a few classes.
         kinds = {
@@ -110,8 +110,8 @@ class CollectiveBucketer:
         """
         Returns the buckets for ops that run in the order of `ops`. A collective that
         joins no other collective is a bucket of one. `reads` lists, for each op, the
-        values that the op uses, and `writes` the values that the op defines, as any
-        hashable keys.
+        values that the op uses, and `writes` the values that the op defines. Any
+        hashable keys may stand for the values.
         """
         places = _Places(ops, reads, writes)
         latest: dict[object, CollectiveBucket] = {}
