@@ -67,7 +67,6 @@ def attributes_and_refusals(options: Options) -> dict[str, Any]:
         "fully_shard of a part": lambda: fully_shard(block),
         "fully_shard of parts": lambda: fully_shard([block, parallel.lm_head]),
         "replicate": lambda: replicate(block.ln_1),
-        "DDP": lambda: nn.parallel.DistributedDataParallel(parallel),
     }.items():
         found[name] = message_of(call)
     found["parts"] = parallel.load_state_dict(parallel.state_dict()) is not None
