@@ -83,31 +83,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _what_is_needed(item: pytest.Item) -> int:
     """Returns the place of a test in the order of `pytest_collection_modifyitems`."""
     module = getattr(item, "module", None)
-    if getattr(module, "run_ranks", None) is not None:
+    if module is not None and _imports(module, "run_ranks"):
         return 0
     if "spawner" in getattr(item, "fixturenames", ()):
         return 1
-    return 2 if module is not None and _needs_torch(module) else 3
+    return 2 if module is not None and _imports(module, "torch") else 3
 
 
 @functools.cache
-def _needs_torch(module: ModuleType) -> bool:
-    """Whether a test file imports PyTorch, or something of a file that does."""
-    known = list(vars(module).values())
-    sources = {getattr(value, "__module__", None) for value in known}
-    files = [vars(sys.modules[name]) for name in sources if name in sys.modules]
-    torch = sys.modules.get("torch")
-    return any(value is torch for value in known) or any(
-        file.get("torch", sys) is torch for file in files
-    )
+def _imports(module: ModuleType, name: str) -> bool:
+    """Whether a test file imports something of that name, or something of a file that does."""
+    sources = {getattr(value, "__module__", None) for value in vars(module).values()}
+    files = [sys.modules[source] for source in sources if source in sys.modules]
+    return any(name in vars(file) for file in (module, *files))
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """
     Ends a process group that a test left in this process, and has the test fail: later
     tests fork ranks from it, which would begin with that group.
+
+    Collects the garbage of a file behind its last test. What is left then stays, such as
+    programs that are cached: a collection that looked at all of it would take seconds.
     """
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
     module = sys.modules.get("torch.distributed")
     if module is not None and module.is_available() and module.is_initialized():
         module.destroy_process_group()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
-from support.sources import FOLDER, sources
+from support.sources import FOLDER, nodes, sources
 
 from distir.universe import DISTIR_UNIVERSE
 
@@ -25,12 +25,6 @@ ANSWERS = {
     "parallel/pretrained/weights.py": "what is wrong on a rank is sent to all, which raise it",
 }
 """Modules that may catch an error for users without raising one, and why."""
-
-
-@functools.cache
-def nodes(tree: ast.AST) -> list[ast.AST]:
-    """All nodes of a syntax tree, which takes long to walk."""
-    return list(ast.walk(tree))
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support.sources import sources
+from support.sources import nodes, sources
 
 ROOT = Path(__file__).parents[1]
 
@@ -39,7 +39,7 @@ def missing_files(text: str, files: set[str]) -> set[str]:
 
 def names(tree: ast.AST) -> Iterator[str]:
     """The names that code uses, in texts too, except for docstrings."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.ClassDef(name=name) | ast.Name(id=name) | ast.Attribute(attr=name):
                 yield name
@@ -53,7 +53,7 @@ def names(tree: ast.AST) -> Iterator[str]:
 
 def docstrings(tree: ast.AST) -> Iterator[str]:
     """The texts that stand alone in code: docstrings, also those of attributes."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield text

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import gc
 from collections.abc import Generator
+from dataclasses import dataclass
 from functools import cache
 
 GARBAGE = 5_000_000
@@ -54,7 +55,7 @@ def lasting_imports() -> Generator[None]:
     with rare_garbage_collection():
         yield
         # Here, because the usual thresholds would start a collection at once.
-        if _passing_over:
+        if _frozen.is_by_us:
             gc.freeze()
         elif not gc.get_freeze_count():
             # The objects of all ages become the permanent generation, then the oldest.
@@ -62,8 +63,15 @@ def lasting_imports() -> Generator[None]:
             gc.unfreeze()
 
 
-_passing_over: list[None] = []
-"""Has an element within `lasting_objects`."""
+@dataclass
+class _Frozen:
+    """Who froze the objects that are frozen: `lasting_objects`, or other code of the process."""
+
+    is_by_us: bool = False
+    is_by_others: bool = False
+
+
+_frozen = _Frozen()
 
 
 @contextlib.contextmanager
@@ -74,15 +82,20 @@ def lasting_objects() -> Generator[None]:
     frees programs: a collection then searches these programs, not all modules of the
     process.
     """
-    is_first = not gc.get_freeze_count()
+    is_first = not _frozen.is_by_us and not _frozen.is_by_others
     if is_first:
+        # Python counts one by one, which takes 60 ms for all modules of PyTorch. A process
+        # with frozen objects, as a rank of a server that forks, is taken to keep some.
+        _frozen.is_by_others = bool(gc.get_freeze_count())
+        is_first = not _frozen.is_by_others
+    if is_first:
+        _frozen.is_by_us = True
         gc.freeze()
-        _passing_over.append(None)
     try:
         yield
     finally:
         if is_first:
-            _passing_over.pop()
+            _frozen.is_by_us = False
             gc.unfreeze()
 
 

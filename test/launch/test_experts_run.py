@@ -54,7 +54,10 @@ def test_mixtral_on_four_processes(tmp_path: Path, spawner: Spawner) -> None:
     [
         pytest.param("mixtral", {"e": 4}, marks=pytest.mark.slow),
         pytest.param("gpt_oss", {"e": 4}, marks=pytest.mark.slow),
-        ("mixtral", {"e": 2, "t": 2, "k": 2, "token_dispatch": "all-to-all"}),
+        pytest.param(
+            *("mixtral", {"e": 2, "t": 2, "k": 2, "token_dispatch": "all-to-all"}),
+            marks=pytest.mark.slow,
+        ),
         # Experts over both axes, where a device has parts of two samples.
         (
             "mixtral",

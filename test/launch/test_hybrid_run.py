@@ -37,6 +37,7 @@ def test_two_groups_of_two_train_as_one_process(
     )
 
 
+@pytest.mark.slow  # planning/test_zero_over_experts interprets such steps
 def test_what_is_no_expert_is_split_over_their_axis(
     tmp_path: Path, spawner: Spawner
 ) -> None:

@@ -114,6 +114,7 @@ HIDDEN = ("layer.weight_ih_*:0=t:3", "layer.weight_hh_*:0=t:3")
             "train.gathered_gru",
             {"d": 2, "t": 2},
             id="both directions of gru, d2 t2",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             lambda: Stacked(nn.LSTM),

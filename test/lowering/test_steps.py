@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 from support.programs import parse
+from support.thoroughness import chosen
 from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -39,16 +41,16 @@ def mlp() -> ModuleOp:
 
 
 def gpt() -> ModuleOp:
-    return build_gpt(
-        layers=3, d_model=32, heads=4, vocab=64, batch=8, seq=16, tied=True
-    )
+    return build_gpt(layers=2, d_model=16, heads=2, vocab=32, batch=8, seq=8, tied=True)
 
 
-PLANS: tuple[tuple[Callable[[], ModuleOp], dict[str, Any]], ...] = (
-    (gpt, dict(d=2, p=2, k=2, zero=1)),
-    (mlp, dict(d=2, t=2, zero=3, overlap=True)),
-    (gpt, dict(d=2, offload_states=True)),
-)
+PLANS: dict[str, tuple[Callable[[], ModuleOp], dict[str, Any]]] = {
+    "pipeline": (gpt, dict(d=2, p=2, k=2, zero=1)),
+    "overlap": (mlp, dict(d=2, t=2, zero=3, overlap=True)),
+    "offloaded": (gpt, dict(d=2, offload_states=True)),
+}
+QUICK = (("pipeline", True), ("overlap", False), ("offloaded", False))
+"""The plans of `make test`, and whether their programs are compiled."""
 
 
 def printed(program: ModuleOp, devices: tuple[int, ...]) -> tuple[object, ...]:
@@ -58,11 +60,11 @@ def printed(program: ModuleOp, devices: tuple[int, ...]) -> tuple[object, ...]:
     return texts.texts, found.body, found.helpers, found.members, found.overwritten
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize(("model", "options"), PLANS)
-def test_each_step_is_a_pass_from_text_to_text(
-    model: Callable[[], ModuleOp], options: dict[str, Any], compiled: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("case", "compiled"), chosen(product(PLANS, (False, True)), QUICK)
+)
+def test_each_step_is_a_pass_from_text_to_text(case: str, compiled: bool) -> None:
+    model, options = PLANS[case]
     module = model()
     DifferentiatePass(optimizer="adamw").apply(Context(), module)
     plan = distributed(module, **options)

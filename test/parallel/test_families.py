@@ -25,6 +25,7 @@ def assert_trains_as_pytorch_does(name: str, plan: str, steps: int) -> None:
         assert rank["worst"][0] < 1e-4, rank["worst"]
 
 
+@pytest.mark.slow  # launch/test_recurrent_run runs them
 def test_recurrent_layers() -> None:
     assert_trains_as_pytorch_does("lstm", "d2 t2", 2)
 

@@ -42,7 +42,7 @@ def test_attributes_and_refusals() -> None:
         assert "leave replicate out" in found["replicate"]
 
 
-@pytest.mark.parametrize("options", sampled([dict(t=2), dict(d=2, zero=3)], 1), ids=str)
+@pytest.mark.parametrize("options", sampled([dict(d=2, zero=3), dict(t=2)], 2), ids=str)
 def test_replacements(options: dict[str, int]) -> None:
     for found in run_ranks(2, replacements, options):
         for name in (

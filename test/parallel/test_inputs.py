@@ -79,7 +79,7 @@ if IS_THOROUGH:
     PADDED.append(dict(d=2, t=2))
 
 
-@pytest.mark.parametrize("name", sampled(list(LOSSES), 2))
+@pytest.mark.parametrize("name", sampled(list(LOSSES), 4))
 def test_labels_that_do_not_count(name: str) -> None:
     for options in PADDED:
         for found, expected, worst in run_ranks(

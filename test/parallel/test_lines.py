@@ -24,7 +24,7 @@ def line(text: str) -> str:
     return f"support/parallel_source.py:{found}"
 
 
-@pytest.mark.parametrize("options", sampled(PLANS, 1), ids=str)
+@pytest.mark.parametrize("options", sampled(PLANS, 2), ids=str)
 def test_lines_are_in_programs_errors_and_profiles(options: dict[str, Any]) -> None:
     lookup, block = line("x = self.words(ids)"), line("return x + torch.tanh")
     for found in run_ranks(2, named_lines, options):

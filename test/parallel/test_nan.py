@@ -20,7 +20,7 @@ PLANS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", sampled(PLANS, 3), ids=str)
+@pytest.mark.parametrize("options", sampled(PLANS, len(PLANS)), ids=str)
 def test_the_module_is_named(options: dict[str, Any]) -> None:
     size = prod(options.get(axis, 1) for axis in "dtp")
     for plain, layer, given in run_ranks(size, steps_with_nan, options):

@@ -98,6 +98,7 @@ def test_modules_without_values_begin_alike_under_every_plan(
             assert rank["found"] == [pytest.approx(each, rel=1e-4) for each in values]
 
 
+@pytest.mark.slow  # test_modules_without_values_begin_alike_under_every_plan has meta tensors, frontends/torch/modules the fake ones
 def test_modules_of_fake_tensors_begin_as_those_on_the_meta_device() -> None:
     (fake,) = run_ranks(1, meta_run, {}, True)
     assert fake == without_values()

@@ -88,6 +88,7 @@ def test_searched_layouts_of_a_pipeline(tmp_path: Path) -> None:
     assert_trains(plan_of(step(2), searched), tmp_path / "plan.json", 2)
 
 
+@pytest.mark.slow  # planning/test_recomputation finds such plans, test_a_plan_that_was_searched_for_the_module runs one
 def test_the_first_stage_recomputes_more(tmp_path: Path) -> None:
     """The policies of the layers are saved with the plan, and hold for the module's step."""
     checkpoint = "full:1/1+0/1:products"

@@ -26,7 +26,7 @@ PLANS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", sampled(PLANS, 2), ids=str)
+@pytest.mark.parametrize("options", sampled(PLANS, 4), ids=str)
 def test_transformers_read_it(options: dict[str, Any], tmp_path: Path) -> None:
     size = prod(options.get(axis, 1) for axis in "dtp")
     for found in run_ranks(size, saved_after_a_step, options, tmp_path / "saved"):

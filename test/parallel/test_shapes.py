@@ -27,7 +27,7 @@ PLANS: list[dict[str, Any]] = [
 MORE = [(8, 10), (5, 6)] if IS_THOROUGH else []
 
 
-@pytest.mark.parametrize("options", chosen(PLANS, PLANS[:3]), ids=str)
+@pytest.mark.parametrize("options", chosen(PLANS, PLANS[:2]), ids=str)
 def test_last_batches_and_lengths(options: dict[str, Any]) -> None:
     """
     A last batch of 3 of 8, other lengths, and evaluation on another batch: in `make test` one
@@ -46,7 +46,7 @@ def test_last_batches_and_lengths(options: dict[str, Any]) -> None:
 
 def test_a_loss_of_ones_own() -> None:
     """Labels that a function takes have the shape of the batch."""
-    shapes = [(8, 6), (3, 6), (4, 9)]
+    shapes = [(8, 6), (3, 6), (4, 9)] if IS_THOROUGH else [(8, 6), (3, 9)]
     for rank in run_ranks(2, trained_with_shapes, dict(d=2), shapes, plain_criterion):
         for found, expected in rank["losses"] + rank["evaluated"]:
             assert found == pytest.approx(expected, rel=1e-9)

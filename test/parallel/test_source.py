@@ -15,7 +15,7 @@ from support.thoroughness import sampled
 PLANS: list[dict[str, Any]] = [dict(d=2, zero=3), dict(t=2), dict(d=2), dict(p=2, k=2)]
 
 
-@pytest.mark.parametrize("options", sampled(PLANS, 2), ids=str)
+@pytest.mark.parametrize("options", sampled(PLANS, 4), ids=str)
 def test_values_that_the_script_drops_are_freed(options: dict[str, Any]) -> None:
     for found in run_ranks(2, freed_source, options):
         assert found["alive"] == 0

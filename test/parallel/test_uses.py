@@ -87,6 +87,7 @@ def test_orders_of_samples() -> None:
     assert first != second and plain not in (first, second)
 
 
+@pytest.mark.slow  # test_optimizers tries all optimizers on two ranks
 @pytest.mark.parametrize(
     ("name", "given"),
     sampled([("RMSprop", dict(momentum=0.9)), ("Adam", dict(fused=True))], 2),

@@ -245,6 +245,7 @@ def test_what_does_not_fit_is_named_with_what_would_do() -> None:
     assert "Most is taken by" in str(error.value)
 
 
+@pytest.mark.slow  # test_unit_costs and test_search_pipelined interpret steps that were searched
 def test_a_training_step_computes_the_same() -> None:
     module = training_gpt()
     sequential = module.clone()

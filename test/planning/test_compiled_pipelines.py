@@ -144,6 +144,7 @@ def test_profiles(
             buckets=buckets,
         )
         for k, buckets in ((2, False), (4, True))
+        if IS_THOROUGH or buckets != forward
     ]
     source = _source(kind, load_cluster(cluster))
     assert len(_check(source, plans, [load_profile(profile)])) == len(plans)

@@ -54,6 +54,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return model, asked
 
 
+@pytest.mark.slow  # test_kernels_in_models runs scheduled steps on processes
 @pytest.mark.usefixtures("shared_ranks")
 @pytest.mark.parametrize("options", sampled(["-d 2 -t 2", "-t 2", "-t 1", "-t 4"], 4))
 def test_processes_compute_what_hugging_face_does(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.layered_problems import layered_problem
 from support.random_problems import random_problem
+from support.thoroughness import each_once
 
 from distir.errors import DistIRError
 from distir.solver import InfeasibleError, Memory, Problem, Solution, solve
@@ -29,9 +30,11 @@ def check(problem: Problem, solution: Solution) -> None:
     assert problem.peak(solution.choice) <= problem.memory.limit
 
 
-@pytest.mark.parametrize("method", ["auto", "integer-program", "lagrangian"])
-@pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_a_time_limit(method, seconds: float):
+@pytest.mark.parametrize(
+    ("method", "seconds"),
+    each_once(["auto", "integer-program", "lagrangian"], [0.0, 1.0]),
+)
+def test_a_time_limit(method: str, seconds: float):
     problem = layered_problem(3, ops=20, limit=0.9)
     check(problem, solve(problem, method=method, time_limit=seconds))
 

@@ -1,9 +1,10 @@
 """
-Starts the tools of lit tests quickly: as forks of a process that has imported the project.
+Runs the tools of lit tests quickly: in processes that have imported the project.
 
 Importing xDSL and ONNX takes half a second of each command of a lit test. `lit.cfg.py`
-imports all that once, before lit forks its workers; a worker then starts a tool as a fork of
-itself instead of as a new process.
+imports all that once, before lit forks its workers. A worker runs `distir-opt` and `filecheck`
+itself, as a fork has ten megabytes of pages to copy, which takes longer than most of these
+commands. It starts `distir`, whose commands may start processes and threads, as a fork of itself.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TextIO
 
 TOOLS = ("distir", "distir-opt", "filecheck")
+FORKED = ("distir",)
 
 PRELOADED = (
     "distir.dialects.onnx",
@@ -81,6 +83,68 @@ class ForkedTool:
         return self.returncode
 
 
+class FinishedTool:
+    """
+    A tool that has run in this process, with what lit uses of a `Popen`. Its output is in files
+    where a `Popen` has pipes: the next command of a pipeline may be another process.
+    """
+
+    def __init__(
+        self, main: Callable[[], object], arguments: Sequence[str], **given: Any
+    ) -> None:
+        self.stdin = None
+        if given["stdin"] == PIPE:
+            self.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
+        self.stdout, out = _file(given["stdout"])
+        self.stderr, err = (
+            (None, out) if given["stderr"] == STDOUT else _file(given["stderr"])
+        )
+        before = sys.argv, sys.stdin, dict(os.environ), Path.cwd()
+        # Tools may close their input, from which lit reads afterwards.
+        source = os.dup((self.stdin or given["stdin"]).fileno())
+        sys.argv, sys.stdin = list(arguments), os.fdopen(source)
+        _set_environment(given["env"])
+        os.chdir(given["cwd"])
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                self.returncode = _exit_code(main)
+        finally:
+            sys.stdin.close()
+            sys.argv, sys.stdin = before[:2]
+            _set_environment(before[2])
+            os.chdir(before[3])
+        for stream, ours in ((out, self.stdout), (err, self.stderr)):
+            stream.flush()
+            if ours is not None:
+                ours.seek(0)
+            elif stream is not out:
+                stream.close()
+
+    def communicate(self) -> tuple[str | None, str | None]:
+        """Returns its output and its errors."""
+        return _text(self.stdout), _text(self.stderr)
+
+    def wait(self) -> int:
+        """Returns its exit code."""
+        return self.returncode
+
+
+def _file(given: Any) -> tuple[TextIO | None, TextIO]:
+    """Returns our end of an output, if it is asked for, and the end that the tool writes to."""
+    if given == PIPE:
+        number, path = tempfile.mkstemp()
+        os.unlink(path)
+        file = os.fdopen(number, "w+", errors="replace")
+        return file, file
+    number = given if isinstance(given, int) else given.fileno()
+    return None, os.fdopen(os.dup(number), "w")
+
+
+def _set_environment(values: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(values)
+
+
 def _text(stream: IO[str] | None) -> str | None:
     """Returns all that comes from a pipe."""
     return None if stream is None else stream.read()
@@ -104,7 +168,7 @@ def _run(
     environment: Mapping[str, str],
 ) -> NoReturn:
     """Runs a command in this process, which was forked for it, and ends it."""
-    code: object = 1
+    code = 1
     try:
         # Two of them may be the same, or have the number of another one.
         copies = [os.dup(stream) for stream in streams]
@@ -115,29 +179,35 @@ def _run(
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", closefd=False)
         os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(environment)
+        _set_environment(environment)
         sys.argv = list(arguments)
-        try:
-            code = main()
-        except SystemExit as end:
-            code = end.code
-        except BaseException:
-            traceback.print_exc()
-        if isinstance(code, str):
-            print(code, file=sys.stderr)
-            code = 1
+        code = _exit_code(main)
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
-        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+        os._exit(code)
 
 
-def fork_tools(folder: Path) -> Callable[..., Popen[str] | ForkedTool]:
+def _exit_code(main: Callable[[], object]) -> int:
+    """Runs a command in this process, and returns the exit code that it ends with."""
+    try:
+        code = main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        return 1
+    return code if isinstance(code, int) else 0 if code is None else 1
+
+
+def fork_tools(folder: Path) -> Callable[..., Popen[str] | ForkedTool | FinishedTool]:
     """
-    Imports the project, and returns what starts processes as `Popen` does, but the tools of
-    this folder as forks.
+    Imports the project, and returns a function that starts processes as `Popen` does, but runs
+    the tools of this folder in this process or as forks of it.
     """
     known = entry_points(group="console_scripts")
     mains = {str(folder / name): known[name].load() for name in TOOLS}
@@ -152,12 +222,16 @@ def fork_tools(folder: Path) -> Callable[..., Popen[str] | ForkedTool]:
     _warm_up({Path(path).name: main for path, main in mains.items()})
     gc.freeze()  # what is loaded stays, and its pages stay shared
     # A short command makes little garbage.
-    gc.set_threshold(200_000, 20, 50)
+    gc.set_threshold(200_000, 20, 20)
 
-    def start(arguments: Sequence[str], **given: Any) -> Popen[str] | ForkedTool:
+    def start(
+        arguments: Sequence[str], **given: Any
+    ) -> Popen[str] | ForkedTool | FinishedTool:
         main = mains.get(given["executable"])
         if main is None:
             return Popen(arguments, **given)
+        if Path(given["executable"]).name not in FORKED:
+            return FinishedTool(main, arguments, **given)
         return ForkedTool(main, arguments, **given)
 
     return start

@@ -1,10 +1,16 @@
-"""When garbage is collected (`distir.system.garbage`)."""
+"""
+When garbage is collected (`distir.system.garbage`). Everything runs in a process of its own:
+in this one the tests' settings freeze what is loaded, as a script does not, and a collection
+of all of it takes seconds.
+"""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,16 +21,6 @@ from distir.system.garbage import (
 )
 
 
-@pytest.fixture(autouse=True)
-def unfrozen() -> Generator[None]:
-    """The tests' own settings freeze what is loaded, as a script does not."""
-    frozen = gc.get_freeze_count()
-    gc.unfreeze()
-    yield
-    if frozen:
-        gc.freeze()
-
-
 class Cycle:
     """An object that only a garbage collection frees."""
 
@@ -32,7 +28,7 @@ class Cycle:
         self.itself = self
 
 
-def test_collections_are_rare_inside_and_as_before_behind() -> None:
+def collections_are_rare_inside_and_as_before_behind() -> None:
     before = gc.get_threshold()
     with pytest.raises(KeyError), rare_garbage_collection():
         assert gc.get_threshold()[0] > before[0]
@@ -40,7 +36,7 @@ def test_collections_are_rare_inside_and_as_before_behind() -> None:
     assert gc.get_threshold() == before
 
 
-def test_imported_objects_count_as_old() -> None:
+def imported_objects_count_as_old() -> None:
     """Objects stay collectable, but not as young ones."""
     with lasting_imports():
         cycle = Cycle()
@@ -53,7 +49,7 @@ def test_imported_objects_count_as_old() -> None:
     assert seen() is None
 
 
-def test_garbage_of_the_work_is_collected_at_its_end() -> None:
+def garbage_of_the_work_is_collected_at_its_end() -> None:
     old = weakref.ref(Cycle())
     with one_garbage_collection():
         new = weakref.ref(Cycle())
@@ -64,7 +60,7 @@ def test_garbage_of_the_work_is_collected_at_its_end() -> None:
     assert old() is None
 
 
-def test_work_leaves_a_switched_off_collector_alone() -> None:
+def work_leaves_a_switched_off_collector_alone() -> None:
     gc.disable()
     try:
         with one_garbage_collection():
@@ -75,7 +71,7 @@ def test_work_leaves_a_switched_off_collector_alone() -> None:
         gc.enable()
 
 
-def test_imports_within_work_are_not_searched_at_its_end() -> None:
+def imports_within_work_are_not_searched_at_its_end() -> None:
     """They can be collected later, as all old objects can."""
     with one_garbage_collection():
         with lasting_imports():
@@ -87,7 +83,7 @@ def test_imports_within_work_are_not_searched_at_its_end() -> None:
     assert imported() is None
 
 
-def test_nothing_is_collected_between_imports_and_their_freezing() -> None:
+def nothing_is_collected_between_imports_and_their_freezing() -> None:
     """The usual thresholds would search all imported objects once."""
     ages: list[int] = []
 
@@ -104,3 +100,25 @@ def test_nothing_is_collected_between_imports_and_their_freezing() -> None:
     finally:
         gc.callbacks.remove(note)
         gc.set_threshold(*before)
+
+
+CASES = (
+    collections_are_rare_inside_and_as_before_behind,
+    imported_objects_count_as_old,
+    garbage_of_the_work_is_collected_at_its_end,
+    work_leaves_a_switched_off_collector_alone,
+    imports_within_work_are_not_searched_at_its_end,
+    nothing_is_collected_between_imports_and_their_freezing,
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_in_a_process_of_its_own(case: Callable[[], None]) -> None:
+    done = subprocess.run(
+        [sys.executable, __file__, case.__name__], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -63,6 +63,7 @@ def test_a_training_ends_as_a_model_of_transformers(tmp_path: Path) -> None:
         torch.testing.assert_close(value, found[name], rtol=0, atol=0)
 
 
+@pytest.mark.slow  # runtime/test_start_values begins trainings at weights of every form
 @pytest.mark.usefixtures("shared_ranks")
 def test_weights_of_a_checkpoint_are_where_a_training_begins(tmp_path: Path) -> None:
     step, outputs = tmp_path / "step.mlir", tmp_path / "outputs.npz"

@@ -228,8 +228,8 @@ class KnownPrograms:
             self._built[choice] = choice.built()
             if len(self._built) > _KEPT:
                 self._built.popitem(last=False)
+                gc.unfreeze()
             # A collection after an answer then searches what the answer made alone.
-            gc.unfreeze()
             gc.collect()
             gc.freeze()
         self._built.move_to_end(choice)

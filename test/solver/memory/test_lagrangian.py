@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.layered_problems import layered_problem
+from support.thoroughness import sampled
 
 from distir.solver.clock import Clock
 from distir.solver.graph import CostGraph
@@ -106,7 +107,7 @@ def test_what_was_combined_is_not_combined_again(monkeypatch: pytest.MonkeyPatch
     assert len(searched) == 2
 
 
-@pytest.mark.parametrize("constant", [-0.5, 0.0, 100.0])
+@pytest.mark.parametrize("constant", sampled([-0.5, 0.0, 100.0], 3))
 def test_a_gap_is_a_fraction_of_all_costs(
     monkeypatch: pytest.MonkeyPatch, constant: float
 ):
