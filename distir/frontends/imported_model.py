@@ -84,6 +84,8 @@ class ImportedModel:
       `valueless`). Weights in external-data files are memory-mapped.
     - `guessed`: the names of parameters that were recognised only by their use.
     - `notes`: remarks for the user.
+    - `output`: the structure of the outputs of a PyTorch module, as the text that
+      `torch.utils._pytree.treespec_dumps` makes, or "" if it is not known.
     - `shows_locations`: whether the printed program states the source line of each op
       (`loc(...)`).
     """
@@ -92,6 +94,7 @@ class ImportedModel:
     weights: Mapping[str, npt.NDArray[Any]]
     guessed: Sequence[str] = ()
     notes: Sequence[str] = ()
+    output: str = ""
     shows_locations: bool = False
 
     @property

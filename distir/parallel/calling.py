@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class Inputs:
         self._order = self._exported(args, kwargs)
         self.kept = KeptSource(module)
         self._args, self._kwargs = args, kwargs
-        self._structure: Any = None
+        self._structures: dict[str, Any] = {}
         self._output_shapes: dict[Any, list[torch.Size]] = {}
 
     def __deepcopy__(self, memo: object) -> Inputs:
@@ -130,18 +131,31 @@ class Inputs:
             f"{', '.join(tensors)}; name tensors as its forward does"
         )
 
-    def output(self, leaves: Sequence[torch.Tensor]) -> Any:
+    def output(self, leaves: Sequence[torch.Tensor], structure: str) -> Any:
         """
-        Returns the module's output: the program's results `leaves` in the structure of
-        the module's own output. If that structure has another number of tensors,
-        returns the only result, or a tuple of all results.
+        Returns the module's output: the results `leaves` of a program in the structure
+        of the module's own output, which is given as text (`ImportedModel.output`). If
+        that structure has another number of tensors, returns the only result, or a
+        tuple of all results.
         """
-        if self._structure is None:
-            output = fake_output(self.source, self._args, self._kwargs)
-            self._structure = _pytree.tree_structure(output)
-        if self._structure.num_leaves == len(leaves):
-            return _pytree.tree_unflatten(list(leaves), self._structure)
+        if structure not in self._structures:
+            self._structures[structure] = self._structure(structure)
+        known = self._structures[structure]
+        if known.num_leaves == len(leaves):
+            return _pytree.tree_unflatten(list(leaves), known)
         return leaves[0] if len(leaves) == 1 else tuple(leaves)
+
+    def _structure(self, text: str) -> Any:
+        """
+        Returns the structure of the output from its text. Without a text, or with one
+        that this process cannot read, runs the module without values, which takes a
+        tenth of a second or more.
+        """
+        if text:
+            with contextlib.suppress(NotImplementedError):
+                return _pytree.treespec_loads(text)
+        output = fake_output(self.source, self._args, self._kwargs)
+        return _pytree.tree_structure(output)
 
     def here(self, call: Any) -> Any:
         """

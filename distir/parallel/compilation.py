@@ -5,7 +5,6 @@ rank.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 import warnings
@@ -17,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distir.errors import DistIRError
 from distir.frontends.torch.trust import Trust
 from distir.gradients.batch_parts import BatchParts
 from distir.gradients.options import OUTSIDE
 from distir.parallel.autocast import outside_autocast
 from distir.parallel.calling import Inputs
-from distir.parallel.content import content_key, tensors_of
+from distir.parallel.content import UserKernels, content_key, tensors_of
 from distir.parallel.forward_options import ForwardOptions
 from distir.parallel.losses import Loss, labels_of, with_loss
 from distir.parallel.packages import (
@@ -55,38 +53,16 @@ CONSTANTS = "constants.safetensors"
 INTERFACE = "interface.json"
 """
 The file of a package with the names of its inputs and labels, the pipeline stages of its
-arguments, and its notes.
+arguments, its notes, and the structure of the module's output.
 """
 
 
 PROGRAM = "program.mlir"
-LABELS = "labels.json"
+CALL = "call.json"
 """
-The cached files of a sequential program: `PROGRAM` holds the program, and `LABELS` the
-names of its labels.
+The cached files of a sequential program: `PROGRAM` holds the program, and `CALL` the
+names of its labels and the structure of the module's output.
 """
-
-
-@dataclass(frozen=True)
-class UserKernels:
-    """A file with the user's kernels, and the SHA-256 of its content."""
-
-    path: Path
-    digest: str
-
-    @staticmethod
-    def of(path: str | Path) -> UserKernels:
-        """
-        Returns the description of the file at `path`. Raises DistIRError if the file
-        cannot be read.
-        """
-        try:
-            content = Path(path).read_bytes()
-        except OSError as error:
-            raise DistIRError(
-                f"parallelize: cannot read the kernels in {path}: {error.strerror}"
-            ) from error
-        return UserKernels(Path(path), hashlib.sha256(content).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -504,14 +480,16 @@ def _program(
     key = content_key(kind, *content)
     if (folder := cached_folder(key)) is not None:
         constants = load_weights(folder / CONSTANTS)
-        labels = json.loads((folder / LABELS).read_text())
-        return ImportedModel(read_program(folder / PROGRAM), constants), labels
+        call = json.loads((folder / CALL).read_text())
+        program = read_program(folder / PROGRAM)
+        return ImportedModel(program, constants, output=call["output"]), call["labels"]
     imported, labels = make()
     if key is not None:
         with tempfile.TemporaryDirectory() as made:
             write_program(imported.module, Path(made, PROGRAM), locations=True)
             save_constants(imported, Path(made, CONSTANTS))
-            write_text(Path(made, LABELS), json.dumps(labels))
+            call = {"labels": labels, "output": imported.output}
+            write_text(Path(made, CALL), json.dumps(call))
             keep_files(key, {p.name: p.read_bytes() for p in Path(made).iterdir()})
     return imported, labels
 
@@ -579,7 +557,8 @@ def _package(
     chosen = apply(program)
     with tempfile.TemporaryDirectory() as made:
         folder = write_with_constants(imported, made, request, opaque=True)
-        write_interface(folder, inputs, labels, chosen, read_notes(program))
+        notes = read_notes(program)
+        write_interface(folder, inputs, labels, chosen, notes, imported.output)
         return files_of(Path(folder))
 
 
@@ -589,12 +568,17 @@ def write_interface(
     labels: Sequence[str],
     chosen: Chosen,
     notes: Sequence[str],
+    output: str = "",
 ) -> None:
-    """Writes the file `INTERFACE` of the package in `folder`."""
+    """
+    Writes the file `INTERFACE` of the package in `folder`. `output` is the structure of
+    the module's output (`ImportedModel.output`).
+    """
     interface = {
         "inputs": list(inputs),
         "labels": list(labels),
         "stages": dict(chosen.stages),
         "notes": list(notes),
+        "output": output,
     }
     write_text(folder / INTERFACE, json.dumps(interface, indent=2))

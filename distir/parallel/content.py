@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from os.path import isfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from distir.errors import DistIRError
 from distir.frontends.torch.modules.pickled import ContentPickler, has_file
 from distir.parallel.packages import LOADED
 from distir.version import __version__
@@ -62,6 +64,28 @@ def content_key(
     digest.update(f"{kind} {__version__} {torch.__version__} {_own_code()}".encode())
     digest.update(_states(_code(module)).encode())
     return digest.hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class UserKernels:
+    """A file with the user's kernels, and the SHA-256 of its content."""
+
+    path: Path
+    digest: str
+
+    @staticmethod
+    def of(path: str | Path) -> UserKernels:
+        """
+        Returns the description of the file at `path`. Raises DistIRError if the file
+        cannot be read.
+        """
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise DistIRError(
+                f"parallelize: cannot read the kernels in {path}: {error.strerror}"
+            ) from error
+        return UserKernels(Path(path), hashlib.sha256(content).hexdigest())
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from distir.errors import DistIRError
-from distir.system.garbage import one_garbage_collection
+from distir.system.garbage import lasting_imports, one_garbage_collection
 from distir.system.output_files import replaced_files
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ CACHE = "DISTIR_CACHE"
 
 LOADED = "distir_package_"
 """How the names of the Python modules of packages begin."""
+
+_COMPILER = (
+    "distir.passes.differentiate",
+    "distir.planning.distribution.distribute",
+    "distir.lowering.torch_package",
+)
+"""The modules that import most of the code that makes packages."""
 
 
 def cache_folder() -> Path:
@@ -57,6 +64,7 @@ def shared_package(
             key = key_of()
             folder = cached_folder(key)
             if folder is None:
+                _import_compiler()
                 with one_garbage_collection():
                     sent[0] = key, dict(make())
             else:
@@ -74,6 +82,17 @@ def shared_package(
         raise sent[0]
     key, files = sent[0]
     return keep_files(key, files)
+
+
+def _import_compiler() -> None:
+    """
+    Imports the parts of DistIR that make packages. A start from the cache does without
+    them. They are imported before a program is made, so that the collection of the
+    garbage that programs leave does not search them.
+    """
+    with lasting_imports():
+        for name in _COMPILER:
+            import_module(name)
 
 
 def cached_folder(key: str | None) -> Path | None:
@@ -137,8 +156,9 @@ class Package:
             package = importlib.util.module_from_spec(spec)
             sys.modules[self._name] = package
             spec.loader.exec_module(package)
-        self.program: Any = self.module("program")
-        self.runtime: Any = self.module("runtime")
+        with lasting_imports():
+            self.program: Any = self.module("program")
+            self.runtime: Any = self.module("runtime")
 
     def module(self, name: str) -> ModuleType:
         """Returns the package's Python module called `name`."""

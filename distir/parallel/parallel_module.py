@@ -326,7 +326,7 @@ class ParallelModule(GenerationMethods):
         outputs = step.given(outputs)
         if batch.is_padded:
             outputs = self._inputs.without_padding(outputs, args, kwargs)
-        return self._inputs.output(outputs)
+        return self._inputs.output(outputs, program.output_structure)
 
     def _finish(
         self,
@@ -378,7 +378,7 @@ class ParallelModule(GenerationMethods):
         def structured(leaves: Sequence[torch.Tensor]) -> Any:
             if batch.is_padded:
                 leaves = self._inputs.without_padding(leaves, args, kwargs)
-            return self._inputs.output(leaves)
+            return self._inputs.output(leaves, program.output_structure)
 
         count = rows if batch.own is None else batch.own
         losses = MicroBatchLosses(loss, target, rows, count, program.parts, structured)
@@ -473,7 +473,7 @@ class ParallelModule(GenerationMethods):
                 else x
                 for x in outputs
             ]
-        return self._inputs.output(outputs)
+        return self._inputs.output(outputs, program.output_structure)
 
     def _evaluation(
         self,

@@ -24,12 +24,11 @@ from distir.parallel.autocast import AskedTypes
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.compilation import (
     Request,
-    UserKernels,
     evaluation_package,
     training_package,
     validation_package,
 )
-from distir.parallel.content import content_key, tensors_of
+from distir.parallel.content import UserKernels, content_key, tensors_of
 from distir.parallel.forward_options import ForwardOptions, Script
 from distir.parallel.generation.programs import Generation, generation_package
 from distir.parallel.losses import Loss, example_labels

@@ -38,6 +38,7 @@ class RankProgram:
       tables, by their index there;
     - `inputs`, `labels`: the names of the arguments that a call passes, in order;
     - `stages`: the pipeline stages of all arguments, by name;
+    - `output_structure`: the structure of the module's output (`ImportedModel.output`);
     - `constants`: the tensors that the exporter made, by name;
     - `gradients`: the arguments that are gradients of results, by the results' names.
       If there are any, the caller computes the loss: it calls `start` and `resume`
@@ -99,6 +100,7 @@ class RankProgram:
         self.inputs: list[str] = interface["inputs"]
         self.labels: list[str] = interface["labels"]
         self.stages: dict[str, int] = interface["stages"]
+        self.output_structure: str = interface["output"]
         tensors = package.module("tensors")
         self.constants: dict[str, torch.Tensor] = tensors.load(
             package.folder / CONSTANTS

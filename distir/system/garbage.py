@@ -53,14 +53,17 @@ def lasting_imports() -> Generator[None]:
     """
     Returns a context manager for imports of many modules, whose objects stay until the
     process ends. At the end of the context, the objects count as old, without a search
-    for garbage.
+    for garbage. Within `lasting_objects`, collections pass over them too.
     """
     with rare_garbage_collection():
         yield
-    if not gc.get_freeze_count():
-        # The objects of all ages become the permanent generation, and then the oldest.
-        gc.freeze()
-        gc.unfreeze()
+        # Here, because the usual thresholds would start a collection at once.
+        if _frozen.is_by_us:
+            gc.freeze()
+        elif not gc.get_freeze_count():
+            # The objects of all ages become the permanent generation, then the oldest.
+            gc.freeze()
+            gc.unfreeze()
 
 
 @dataclass

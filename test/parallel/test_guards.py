@@ -36,6 +36,10 @@ def test_attributes_and_refusals() -> None:
         assert found["channels_last"] == "no error"  # it has no tensor of images
         assert "this rank's part" in found["shared memory"]
         assert found["hook of the module"]
+        for name in ("fully_shard", "fully_shard of a part", "fully_shard of parts"):
+            assert "parameters are split already" in found[name], name
+            assert "leave fully_shard out" in found[name] and "zero=3" in found[name]
+        assert "leave replicate out" in found["replicate"]
 
 
 @pytest.mark.parametrize("options", sampled([dict(d=2, zero=3), dict(t=2)], 2), ids=str)

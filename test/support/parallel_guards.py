@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed._composable import replicate
+from torch.distributed.fsdp import fully_shard
 
 from distir.parallel.parallelize import parallelize
 from support.parallel_scripts import Options, batch, own_part, tiny_gpt, whole
@@ -61,6 +63,10 @@ def attributes_and_refusals(options: Options) -> dict[str, Any]:
         "checkpointing of a part": parallel.transformer.gradient_checkpointing_enable,
         "channels_last": lambda: parallel.to(memory_format=torch.channels_last),
         "shared memory": parallel.share_memory,
+        "fully_shard": lambda: fully_shard(parallel),
+        "fully_shard of a part": lambda: fully_shard(block),
+        "fully_shard of parts": lambda: fully_shard([block, parallel.lm_head]),
+        "replicate": lambda: replicate(block.ln_1),
     }.items():
         found[name] = message_of(call)
     found["parts"] = parallel.load_state_dict(parallel.state_dict()) is not None

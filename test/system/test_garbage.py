@@ -93,6 +93,37 @@ def work_leaves_a_switched_off_collector_alone() -> None:
         gc.enable()
 
 
+def imports_within_work_are_not_searched_at_its_end() -> None:
+    """They can be collected later, as all old objects can."""
+    with one_garbage_collection():
+        with lasting_imports():
+            imported = weakref.ref(Cycle())
+        new = weakref.ref(Cycle())
+    assert imported() is not None and new() is None
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert imported() is None
+
+
+def nothing_is_collected_between_imports_and_their_freezing() -> None:
+    """The usual thresholds would search all imported objects once."""
+    ages: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        ages.append(info["generation"])
+
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    gc.callbacks.append(note)
+    try:
+        with lasting_imports():
+            kept = [[] for _ in range(20_000)]
+        assert len(kept) == 20_000 and not ages
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*before)
+
+
 CASES = (
     collections_are_rare_inside_and_as_before_behind,
     collections_stay_rare_until_a_process_ends,
@@ -100,6 +131,8 @@ CASES = (
     imported_objects_count_as_old,
     garbage_of_the_work_is_collected_at_its_end,
     work_leaves_a_switched_off_collector_alone,
+    imports_within_work_are_not_searched_at_its_end,
+    nothing_is_collected_between_imports_and_their_freezing,
 )
 
 

@@ -88,9 +88,6 @@ def import_torch(
     purpose. Raises DistIRError if the module cannot be imported or differs.
     """
     from distir.frontends.onnx.importer import import_onnx
-    from distir.frontends.torch.checks.comparison import compare
-    from distir.frontends.torch.checks.opaque import check_opaque
-    from distir.frontends.torch.modules.runs import ModuleCall
 
     trust = Trust.of(check, allow)
     with no_garbage_collection():
@@ -105,24 +102,31 @@ def import_torch(
             trust=trust,
         )
         imported = import_onnx(exported.model, values=exported.values)
+        imported.output = exported.output
         # Tokens beyond the capacity of an expert are dropped by the program alone.
         if check:
+            # The interpreter takes long to import.
+            from distir.frontends.torch.checks.comparison import compare
+            from distir.frontends.torch.checks.opaque import check_opaque
+            from distir.frontends.torch.modules.runs import ModuleCall
+
             imported.notes = check_opaque(exported.opaque)
-        if check and capacity_factor is None and not lacks_values(module):
-            why_not = compare(
-                module,
-                ModuleCall(args, kwargs or {}),
-                imported,
-                exported,
-                trust,
-                training=training,
-                same_rows=equal_features,
-            )
-            if why_not is not None:
-                imported.notes = [
-                    *imported.notes,
-                    f"the program was not compared with {type(module).__name__}: {why_not}",
-                ]
+            if capacity_factor is None and not lacks_values(module):
+                why_not = compare(
+                    module,
+                    ModuleCall(args, kwargs or {}),
+                    imported,
+                    exported,
+                    trust,
+                    training=training,
+                    same_rows=equal_features,
+                )
+                if why_not is not None:
+                    imported.notes = [
+                        *imported.notes,
+                        f"the program was not compared with {type(module).__name__}: "
+                        f"{why_not}",
+                    ]
     if copy:
         imported.weights = {n: a.copy() for n, a in imported.weights.items()}
     _mark(module, imported, trainable, frozen)

@@ -22,7 +22,6 @@ from distir.parallel.pretrained.transformers_names import (
 from distir.parallel.weights import names_of
 from distir.runtime import tensors
 from distir.runtime.runtime import ProgramError
-from distir.runtime.storage import stored_tensors
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
@@ -97,6 +96,9 @@ def _opened(path: Path) -> Mapping[str, StoredWeight]:
             return {name: InMemory(t) for name, t in tensors.load(path).items()}
         return _in_file(path)
     if not any(path.glob("*.safetensors")):
+        # PyTorch's checkpoints take long to import.
+        from distir.runtime.storage import stored_tensors
+
         return stored_tensors.load(path)
     index = path / _INDEX
     if index.exists():

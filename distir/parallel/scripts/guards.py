@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed._composable.contract import STATE_KEY
 from torch.distributed.tensor import DTensor
 
 from distir.errors import DistIRError
@@ -77,3 +78,37 @@ FOREIGN = (
     "`from distir.trainers import Trainer`"
 )
 """The error message for a wrapper, named `who`, that does not know parallel modules."""
+
+
+_INSTEAD = {
+    "fully_shard": "zero=3 splits parameters, gradients and states",
+    "replicate": "d= is the number of ranks that split the batch",
+    "checkpoint": 'checkpoint="full" recomputes each layer',
+}
+"""The option of `parallelize` for each composable function of PyTorch, in words."""
+
+
+class _NoComposableFunctions(dict[Any, Any]):
+    """
+    The composable functions of PyTorch (`fully_shard`, `replicate`, `checkpoint`) that
+    were applied to a module. Such a function looks itself up before it changes the
+    module, and the look-up raises DistIRError.
+    """
+
+    def __contains__(self, function: object) -> bool:
+        name = getattr(function, "__name__", str(function))
+        instead = _INSTEAD.get(name)
+        raise DistIRError(
+            f"{name}: the programs of a parallel module communicate by themselves, and its "
+            f"parameters are split already, so that {name} can be applied neither to it "
+            f"nor to a part of it; leave {name} out"
+            + (f" and use the options of parallelize ({instead})" if instead else "")
+        )
+
+
+def refuse_composable_functions(module: nn.Module) -> None:
+    """
+    Makes PyTorch's composable functions raise a DistIRError for `module`, a parallel
+    module or a part of one.
+    """
+    vars(module)[STATE_KEY] = _NoComposableFunctions()

@@ -14,7 +14,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distir.errors import DistIRError
-from distir.parallel.scripts.guards import refuse_assigned_data
+from distir.parallel.scripts.guards import (
+    refuse_assigned_data,
+    refuse_composable_functions,
+)
 from distir.parallel.scripts.source_class import constants_of
 
 _SEALED, _CONSTANTS = "_distir_sealed", "_distir_constants"
@@ -112,6 +115,7 @@ def seal(module: nn.Module, source: nn.Module) -> None:
         known = constants_of(sources[name]) if name in sources else {}
         vars(part)[_CONSTANTS] = known
         vars(part)[_SEALED] = True
+        refuse_composable_functions(part)
 
 
 def _is_same(before: Any, now: Any) -> bool:

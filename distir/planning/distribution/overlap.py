@@ -19,7 +19,7 @@ from distir.planning.annotations import add_notes
 from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.program import reachable_functions, replace_program
 from distir.transforms.overlap.across_calls import hoist_gathers, sink_reductions
-from distir.transforms.overlap.kinds import KINDS, erase_kinds, write_kinds
+from distir.transforms.overlap.kinds import KINDS, erase_kinds, kind_of, write_kinds
 from distir.transforms.overlap.paired_calls import pair_calls
 from distir.transforms.overlap.pieces import products_in_pieces
 from distir.transforms.overlap.place import place_functions
@@ -92,6 +92,8 @@ def overlap_communication(
     before = before or simulate(module, profiles=profiles)
     apart = module.clone()
     has_buckets = _take_apart(apart)
+    write_kinds(apart)
+    present = frozenset(kind_of(op) for op in apart.walk())
     peak = max(before.peak_memory_bytes)
     # A program that does not fit is not made worse by one that does not fit either.
     limit = peak if before.fits else None
@@ -117,9 +119,9 @@ def overlap_communication(
         best, chosen, after, kept = rank, copy, result, combination
         return True
 
-    for combination in tried or _attempts(kinds):
+    for combination in tried or _attempts(frozenset(kinds), present):
         gains(combination)
-    if "tp" in kinds and not tried:
+    if "tp" in present.intersection(kinds) and not tried:
         # Twice as many pieces are tried as long as that is faster.
         asked, pieces = frozenset(kinds), 2
         for gathered in (False, True):
@@ -145,13 +147,18 @@ def _hoists(combination: Combination | None) -> bool:
     return combination is not None and combination.hoist
 
 
-def _attempts(kinds: Collection[str]) -> list[Combination]:
-    """Returns the combinations that are tried first, without products in pieces."""
-    asked = frozenset(kinds)
-    found = [Combination(asked, hoist=True)] if "params" in asked else []
+def _attempts(asked: frozenset[str], present: frozenset[str]) -> list[Combination]:
+    """
+    Returns the combinations that are tried first, without products in pieces. `asked`
+    are the kinds of communication that may overlap, and `present` those of the program.
+    Two combinations that differ only in kinds that the program lacks give one program.
+    """
+    found = [Combination(asked, hoist=True)] if "params" in asked & present else []
     found += [Combination(asked)]
     fewer = asked - {"tp", "params"}
-    return found if fewer in (asked, frozenset()) else [*found, Combination(fewer)]
+    if fewer and fewer & present != asked & present:
+        found.append(Combination(fewer))
+    return found
 
 
 def _take_apart(module: ModuleOp) -> bool:
@@ -170,11 +177,11 @@ def _overlapped(
 ) -> ModuleOp | None:
     """
     Returns a copy of a program in which communication overlaps computation as in
-    `combination`. Parameters are gathered `ahead` uses early. Returns None if there are
-    no gathers to move, no products to cut, or no calls to join.
+    `combination`. `write_kinds` has written the kinds into the program. Parameters are
+    gathered `ahead` uses early. Returns None if there are no gathers to move, no
+    products to cut, or no calls to join.
     """
     copy = module.clone()
-    write_kinds(copy)
     kinds, pieces = combination.kinds, combination.pieces
     if pieces > 1 and not products_in_pieces(
         copy, pieces, gathered=combination.gathered

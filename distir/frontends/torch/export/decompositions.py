@@ -74,8 +74,9 @@ def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
     def read_once(*args: Any, **kwargs: Any) -> ONNXRegistry:
         key = (args, tuple(kwargs.items()))
         if key not in _registries:
-            with _without_signatures():
-                _registries[key] = read(*args, **kwargs)
+            _registries[key] = _with_late_signatures(
+                functools.partial(read, *args, **kwargs)
+            )
             _registries[key].register_op(
                 torch.ops.aten.unsqueeze.default, _unsqueeze_complex, is_complex=True
             )
@@ -91,6 +92,38 @@ def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
     finally:
         _fx_passes.decompose_with_registry = trace_again
         ONNXRegistry.from_torchlib = original
+
+
+def _with_late_signatures(read: Callable[[], ONNXRegistry]) -> ONNXRegistry:
+    """
+    Returns the registry that `read` reads from the exporter's library. The signature of
+    a function is made when the function is first looked up, as most of the 500
+    functions never are.
+    """
+    from torch.onnx._internal.exporter._registration import OnnxDecompMeta
+
+    make = OnnxDecompMeta.__dict__.get("__post_init__")
+    if make is None:
+        return read()
+    OnnxDecompMeta.__post_init__ = lambda self: None  # type: ignore[method-assign]
+    try:
+        with _without_signatures():
+            registry = read()
+    finally:
+        OnnxDecompMeta.__post_init__ = make  # type: ignore[method-assign]
+    get, signed = registry.get_decomps, set[int]()
+
+    def get_signed(target: Any) -> list[OnnxDecompMeta]:
+        found = get(target)
+        with _without_signatures():
+            for each in found:
+                if id(each) not in signed:
+                    signed.add(id(each))
+                    make(each)
+        return found
+
+    registry.get_decomps = get_signed  # type: ignore[method-assign]
+    return registry
 
 
 @contextlib.contextmanager
@@ -158,16 +191,23 @@ def _scalar_tensor(
 
 
 @functools.cache
-def _known(registry: ONNXRegistry) -> tuple[set[Any], dict[Any, Callable[..., Any]]]:
+def _written_operations(registry: ONNXRegistry) -> set[Any]:
+    """Returns the operations that the exporter can write."""
+    from torch.onnx._internal.exporter import _decomp
+
+    return set(_decomp.get_onnx_implemented_overloads(registry))
+
+
+@functools.cache
+def _table(registry: ONNXRegistry) -> dict[Any, Callable[..., Any]]:
     """
-    Returns the operations that the exporter can write, and decompositions of operations
-    that it cannot write.
+    Returns decompositions of operations that the exporter cannot write. PyTorch takes
+    a tenth of a second to make them, and few programs need them.
     """
     from torch.onnx._internal.exporter import _decomp
 
-    written: set[Any] = set(_decomp.get_onnx_implemented_overloads(registry))
-    table: dict[Any, Any] = _decomp.create_onnx_friendly_decomposition_table(written)
-    return written, table
+    written = _written_operations(registry)
+    return dict(_decomp.create_onnx_friendly_decomposition_table(written))
 
 
 def decompose(program: torch.export.ExportedProgram, registry: ONNXRegistry) -> bool:
@@ -176,7 +216,7 @@ def decompose(program: torch.export.ExportedProgram, registry: ONNXRegistry) -> 
     Returns False, and leaves the program unchanged, if this is not possible or the
     program writes to tensors in place.
     """
-    written, table = _known(registry)
+    written = _written_operations(registry)
     graph = program.graph
     regions = [n for n in _calls(graph) if n.target is _REGION]
     bodies = [_body(program, region) for region in regions]
@@ -188,8 +228,8 @@ def decompose(program: torch.export.ExportedProgram, registry: ONNXRegistry) -> 
         schema = getattr(target, "_schema", None)
         if schema is None or schema.is_mutable:
             return False
-        known = target in written or target in table or target in _CASTS
-        if not known and target not in _ASSERTIONS:
+        known = target in written or target in _CASTS or target in _ASSERTIONS
+        if not known and target not in _table(registry):
             return False
     if any(n.op == "get_attr" or n.target is _REGION for b in bodies for n in b.nodes):
         return False
@@ -203,8 +243,8 @@ def decompose(program: torch.export.ExportedProgram, registry: ONNXRegistry) -> 
     for node in _calls(graph):
         if node.target in _CASTS:
             _replace_cast(graph, node)
-        elif node.target in table:
-            _expand(graph, node, table)
+        elif node.target not in written and node.target not in _ASSERTIONS:
+            _expand(graph, node, _table(registry))
     graph.eliminate_dead_code()
     program.graph_module.delete_all_unused_submodules()
     program.graph_module.recompile()

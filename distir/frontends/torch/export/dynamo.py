@@ -127,7 +127,9 @@ def export_dynamo(
     if len(names) == len(outputs):
         for value, name in zip(outputs, names, strict=True):
             value.name = name
-    return _without_tensors(program.model)
+    exported = _without_tensors(program.model)
+    exported.output = _structure_of_output(program.exported_program)
+    return exported
 
 
 def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -169,11 +171,31 @@ def _without_tensors(model: onnx_ir.Model) -> ExportedModule:
     return ExportedModule(onnx_ir.to_proto(model), values)
 
 
-def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
+def _output(program: torch.export.ExportedProgram) -> _pytree.TreeSpec | None:
+    """Returns the structure of the outputs, or None if it is not known."""
     signature = program.module_call_graph[0].signature
-    if signature is None:
+    return None if signature is None else signature.out_spec
+
+
+def _structure_of_output(program: torch.export.ExportedProgram) -> str:
+    """
+    Returns the structure of the outputs as text, or "" if there is no text from which
+    PyTorch makes the same structure.
+    """
+    spec = _output(program)
+    if spec is None:
+        return ""
+    try:
+        text = _pytree.treespec_dumps(spec)
+        return text if _pytree.treespec_loads(text) == spec else ""
+    except (NotImplementedError, TypeError):  # a class, or keys, that have no text
+        return ""
+
+
+def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
+    spec = _output(program)
+    if spec is None:
         return []
-    spec = signature.out_spec
     return leaf_names(
         _pytree.tree_unflatten([object()] * spec.num_leaves, spec), "output"
     )

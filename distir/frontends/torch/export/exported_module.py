@@ -42,6 +42,7 @@ class ExportedModule:
       of the module.
     - `accepted`: the names of the differences from the module that the user accepts
       (`trust.ACCEPTED`).
+    - `output`: the structure of the module's outputs (see `ImportedModel`).
     - `opaque`: the parts that were not traced, with their calls on the example inputs.
     """
 
@@ -49,6 +50,7 @@ class ExportedModule:
     values: Mapping[str, Value | None] = field(default_factory=dict[str, Value | None])
     is_traced: bool = False
     accepted: set[str] = field(default_factory=set[str])
+    output: str = ""
     opaque: Sequence[OpaquePart] = ()
 
     def save(self, path: str | Path) -> None:

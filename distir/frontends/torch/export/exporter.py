@@ -6,6 +6,7 @@ them.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import warnings
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from distir.frontends.torch.modules.meta import (
 )
 from distir.frontends.torch.modules.state import training_norms, unchanged
 from distir.frontends.torch.trust import Trust
+from distir.system.garbage import lasting_imports
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +40,12 @@ if TYPE_CHECKING:
 Exporter = Literal["dynamo", "torchscript"]
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
 """The names of PyTorch's newer and older exporters, in this order."""
+
+_LIBRARIES = ("torch.export._trace", "onnxscript.function_libs.torch_lib.ops")
+"""
+Modules that import nearly all libraries of PyTorch's newer exporter. Nothing depends on
+this list but the time of an export.
+"""
 
 
 def export_module(
@@ -91,6 +99,8 @@ def export_module(
                 f'{type(module).__name__} with exporter="dynamo"'
             )
         wanted = EXPORTERS[:1]
+    if EXPORTERS[0] in wanted:
+        _import_libraries()
     failed: dict[str, str] = {}
     first: Exception | None = None
     for name in wanted:
@@ -128,6 +138,18 @@ def export_module(
     else:
         message, why = "neither of PyTorch's exporters can export", failed["dynamo"]
     raise DistIRError(f"{message} {type(module).__name__}: {why}") from first
+
+
+def _import_libraries() -> None:
+    """
+    Imports the libraries of PyTorch's newer exporter. PyTorch itself would import them
+    in the middle of its work. Here, collections of garbage pass over their many
+    objects.
+    """
+    with lasting_imports():
+        for name in _LIBRARIES:
+            if importlib.util.find_spec(name) is not None:
+                importlib.import_module(name)
 
 
 def _attempt(

@@ -33,12 +33,12 @@ class ContentPickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, parameters: set[int]):
         super().__init__(file, protocol=4)
         self._parameters = parameters
-        self._classes: set[type] = set()
 
     def persistent_id(self, obj: Any) -> Any:
         if isinstance(obj, set | frozenset):
             elements: Any = obj
-            return ("set", sorted(map(repr, elements)))  # in the same order every time
+            # Their own order depends on the process.
+            return ("set", sorted(map(self._content, elements)))
         if type(obj).__name__ in _NOT_OF_FORWARD:
             return type(obj).__name__
         if isinstance(obj, torch.Tensor):
@@ -49,12 +49,18 @@ class ContentPickler(pickle.Pickler):
             return ("tensor", what, hashlib.sha256(data.numpy().tobytes()).hexdigest())
         return None
 
+    def _content(self, element: Any) -> bytes:
+        file = io.BytesIO()
+        ContentPickler(file, self._parameters).dump(element)
+        return file.getvalue()
+
     def reducer_override(self, obj: Any) -> Any:
         if inspect.isfunction(obj) and obj is not _known:
             if not has_file(obj.__module__):
                 raise pickle.PicklingError(f"the code of {obj} is in no file")
             held = [cell.cell_contents for cell in obj.__closure__ or ()]
-            code = marshal.dumps(obj.__code__)
+            # Later formats tell whether others refer to a constant too.
+            code = marshal.dumps(obj.__code__, 2)
             return _known, (code, obj.__defaults__, obj.__kwdefaults__, held)
         return NotImplemented
 
