@@ -281,6 +281,7 @@ class MemoryFigures:
     libraries: int = 0
     communicator: int = 0
     logit: float | None = None
+    fsdp: bool = False
 
     @staticmethod
     def read(table: Table) -> MemoryFigures:
@@ -294,6 +295,7 @@ class MemoryFigures:
             int(table.at_least_0("libraries", 0.0)),
             int(table.at_least_0("communicator", 0.0)),
             table.at_least_0("logit") if table.has("logit") else None,
+            table.flag("fsdp", False),
         )
         table.finish()
         return figures
