@@ -35,7 +35,8 @@ def keep_gathered(function: FuncOp, steps: Sequence[CompiledStep]) -> dict[int, 
     which its memory becomes free. A parameter belongs to a layer if a call uses it,
     else to the root. If the root's parameter is gathered again, the second copy is
     removed from `steps`, as FSDP still has the first. The result is empty for a
-    function that passes no gathered parameters to calls.
+    function that passes no gathered parameters to calls, or gathers each of them once,
+    as with ZeRO 1 and 2.
     """
     roles = argument_roles(function)
     of_layers: dict[SSAValue, list[int]] = {}
@@ -55,7 +56,7 @@ def keep_gathered(function: FuncOp, steps: Sequence[CompiledStep]) -> dict[int, 
         for place, step in enumerate(steps)
         if isinstance(step, CallStep) and not slots.isdisjoint(step.operands)
     ]
-    if not calls:
+    if not calls or all(len(places) == 1 for places in of_layers.values()):
         return {}
     reduced = {
         step.operands[0]: place
