@@ -228,6 +228,11 @@ def is_scale(op: Operation) -> bool:
     return isinstance(owner, Float8ScaleOp)
 
 
+def rounds_to_float8(op: Operation) -> bool:
+    """Whether an op rounds a tensor to 8-bit floats, or is a scale of them."""
+    return isinstance(op, ToFloat8Op) or is_scale(op)
+
+
 def _check_choice(op: TrainOp, what: str, name: str, known: Iterable[str]) -> None:
     names = tuple(known)
     if name not in names:

@@ -21,7 +21,11 @@ from distir.dialects.train_ops.checks import (
     check_shape,
     check_type,
 )
-from distir.dialects.train_ops.quantized_weights import EIGHT_BITS, PACKED
+from distir.dialects.train_ops.quantized_weights import (
+    EIGHT_BITS,
+    PACKED,
+    check_groups,
+)
 
 
 class _RowsOp(TrainOp):
@@ -114,7 +118,7 @@ class DequantizeGroupsOp(TrainOp):
 
     def verify_(self) -> None:
         check_float(self, "x", self.x)
-        x, scale = shape_of(self.x), shape_of(self.scale)
+        x = shape_of(self.x)
         if not x or x[-1] % 2:
             raise VerifyException(
                 f"{self.name}: x has shape {list(x)}; expected rows of an even number of "
@@ -122,16 +126,7 @@ class DequantizeGroupsOp(TrainOp):
             )
         check_element_type(self, "quantized", self.quantized, PACKED)
         check_shape(self, "quantized", self.quantized, [*x[:-1], x[-1] // 2])
-        check_element_type(self, "scale", self.scale, element_type(self.x))
-        is_same = len(scale) == len(x) and scale[:-1] == x[:-1]
-        if not is_same or not scale[-1] or x[-1] % (2 * scale[-1]):
-            wanted = ", ".join(map(str, (*x[:-1], "groups")))
-            raise VerifyException(
-                f"{self.name}: scale has shape {list(scale)}; expected [{wanted}], with "
-                f"groups of equal and even size in {x[-1]} numbers"
-            )
-        check_element_type(self, "zero", self.zero, PACKED)
-        check_shape(self, "zero", self.zero, scale)
+        check_groups(self, self.scale, self.zero, x, element_type(self.x))
 
 
 CONVERSIONS = (DequantizeRowsOp, DequantizeGroupsOp)

@@ -5,10 +5,11 @@ the activations inside the product; only their bytes are read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IntegerType, Signedness, StringAttr, TensorType, i8
-from xdsl.ir import TypeAttribute
+from xdsl.ir import Attribute, SSAValue, TypeAttribute
 from xdsl.irdl import irdl_op_definition, operand_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
@@ -107,24 +108,43 @@ class GroupQuantizedLinearOp(TrainOp):
 
     def verify_(self) -> None:
         check_float(self, "x", self.x)
-        x, weight, scale = map(shape_of, (self.x, self.weight, self.scale))
+        x, weight = shape_of(self.x), shape_of(self.weight)
         if len(weight) != 2 or len(x) < 2 or 2 * weight[1] != x[-1]:
             raise VerifyException(
                 f"{self.name}: cannot multiply {list(x)} by {list(weight)} bytes of two "
                 f"weights; expected [..., m, k] and [n, k / 2]"
             )
         check_element_type(self, "weight", self.weight, PACKED)
-        check_element_type(self, "scale", self.scale, element_type(self.x))
-        if len(scale) != 2 or scale[0] != weight[0] or weight[1] % scale[1]:
-            raise VerifyException(
-                f"{self.name}: scale has shape {list(scale)}; expected [{weight[0]}, "
-                f"groups], with groups of equal and even size in {x[-1]} weights"
-            )
-        check_element_type(self, "zero", self.zero, PACKED)
-        check_shape(self, "zero", self.zero, scale)
+        rows = weight[0], x[-1]
+        check_groups(self, self.scale, self.zero, rows, element_type(self.x))
         shape = [*x[:-1], weight[0]]
         check_type(self, "y", self.y, TensorType(element_type(self.x), shape))
         super().verify_()
+
+
+def check_groups(
+    op: TrainOp,
+    scale: SSAValue,
+    zero: SSAValue,
+    shape: Sequence[int],
+    element: Attribute,
+) -> None:
+    """
+    Raises VerifyException if `scale`, of type `element`, and `zero` do not divide each
+    row of numbers [..., k] with the given `shape` into groups of equal and even size.
+    """
+    check_element_type(op, "scale", scale, element)
+    *rows, k = shape
+    groups = shape_of(scale)
+    is_same = len(groups) == len(shape) and list(groups[:-1]) == rows
+    if not is_same or not groups[-1] or k % (2 * groups[-1]):
+        raise VerifyException(
+            f"{op.name}: scale has shape {list(groups)}; expected "
+            f"[{', '.join(map(str, (*rows, 'groups')))}], with groups of equal and even "
+            f"size in {k} numbers"
+        )
+    check_element_type(op, "zero", zero, PACKED)
+    check_shape(op, "zero", zero, groups)
 
 
 OPS = [QuantizedLinearOp, GroupQuantizedLinearOp]

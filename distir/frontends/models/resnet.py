@@ -73,10 +73,13 @@ def build_resnet(
 ) -> ModuleOp:
     """
     Returns the forward pass of a ResNet whose stage i has `blocks[i]` bottleneck
-    blocks, as in torchvision's `ResNet(Bottleneck, blocks)`. The sizes and errors are
-    the same as for `build_wide_resnet`. With `wide_first`, the first convolution of a
-    block has as many channels as the block's 3 x 3 convolution; with 64 channels and a
-    factor of n, the model is then torchvision's with a `width_per_group` of 64 n.
+    blocks, as in torchvision's `ResNet(Bottleneck, blocks)`, from images [batch, 3,
+    image, image] to logits [batch, classes]. `channels` and `width_factor` give the
+    channels of the convolutions in a block, as `build_wide_resnet` describes. With
+    `wide_first`, the first convolution of a block has as many channels as the block's
+    3 x 3 convolution; with 64 channels and a `width_factor` of n, the model is then
+    torchvision's with a `width_per_group` of 64 n. Raises DistIRError for a size that
+    is not valid.
     """
     check_sizes(channels=channels, width_factor=width_factor, classes=classes)
     check_sizes(batch=batch, image=image)

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp
-from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import Block, Operation, OpResult, SSAValue
 
 from distir.dialects.dist_attributes import COMPILED
 from distir.dialects.onnx_ops import traits
@@ -43,14 +43,12 @@ from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.experts import GroupedProductOp
 from distir.dialects.train_ops.float8 import is_scale
 from distir.dialects.train_ops.paged_attention import PagedAttentionOp, PagedReadOp
-from distir.dialects.train_ops.quantized_rows import (
-    DequantizeGroupsOp,
-    DequantizeRowsOp,
-)
+from distir.dialects.train_ops.quantized_rows import CONVERSIONS
 from distir.interpreters.simulator.joined_products import (
     JOINED,
     is_inside_products,
     is_product,
+    users_of,
 )
 from distir.interpreters.simulator.library_kernels import (
     LIBRARY_KERNELS,
@@ -114,7 +112,7 @@ def is_view(op: Operation, fusions: frozenset[str]) -> bool:
     return (
         VIEWS in fusions
         and op.name in traits.STRIDED
-        and all(_takes_strides(user) for r in op.results for user in _users(r))
+        and all(_takes_strides(user) for r in op.results for user in users_of(r))
     )
 
 
@@ -134,7 +132,7 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
             isinstance(before, Operation)
             and _BEFORE.of(before)
             and _biased(before, fusions) is None
-            and len(_users(value)) == 1
+            and len(users_of(value)) == 1
             and shape_of(value.type) == shape_of(op.results[0].type)
             and _can_follow(op, before)
         ):
@@ -177,8 +175,8 @@ def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
     kernel uses it. Returns None if all results pass through memory.
     """
     for value in op.results:
-        if len(_users(value)) == 1:
-            (user,) = _users(value)
+        if len(users_of(value)) == 1:
+            (user,) = users_of(value)
             if joins(user, fusions) is value:
                 return value
     return None
@@ -199,7 +197,7 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
         return isinstance(before, Operation) and OPTIMIZERS.of(before)
     if _accumulates(op):
         return True
-    users = [user for result in op.results for user in _users(result)]
+    users = [user for result in op.results for user in users_of(result)]
     return any(map(OPTIMIZERS.of, users))
 
 
@@ -211,9 +209,10 @@ def reads_as_converted(value: SSAValue) -> Operation | None:
     """
     owner = value.owner
     # Not `isinstance`, which is slow where the answer is no.
-    if type(owner) is not DequantizeRowsOp and type(owner) is not DequantizeGroupsOp:
+    if type(owner) not in CONVERSIONS:
         return None
-    users = _users(value)
+    assert isinstance(owner, Operation)
+    users = users_of(value)
     return owner if users and all(map(_converts, users)) else None
 
 
@@ -242,7 +241,7 @@ def _accumulates(op: Operation) -> bool:
     """
     if op.name != "onnx.Add":
         return False
-    users = [user for result in op.results for user in _users(result)]
+    users = [user for result in op.results for user in users_of(result)]
     if any(user.name not in _TAKING_SUMS for user in users):
         return False
     return any(isinstance(operand.owner, Block) for operand in op.operands)
@@ -256,7 +255,7 @@ def sums_in_product(op: Operation, fusions: frozenset[str]) -> bool:
     if ACCUMULATION not in fusions or not is_product(op):
         return False
     value = op.results[0]
-    while len(users := _users(value)) == 1 and is_rearranged(users[0]):
+    while len(users := users_of(value)) == 1 and is_rearranged(users[0]):
         value = users[0].results[0]
     return len(users) == 1 and _is_cast_of_gradient(users[0])
 
@@ -282,7 +281,7 @@ def _is_cast_of_gradient(op: Operation) -> bool:
     """Whether an op casts a product to the type of the sum to which it is added."""
     if op.name != "onnx.Cast":
         return False
-    users = _users(op.results[0])
+    users = users_of(op.results[0])
     if any(user.name != "func.return" and not _accumulates(user) for user in users):
         return False
     owner = op.operands[0].owner
@@ -320,7 +319,7 @@ def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
         if (
             isinstance(before, Operation)
             and is_product(before)
-            and len(_users(value)) == 1
+            and len(users_of(value)) == 1
             and rank_of(other.type) == 1
         ):
             return value
@@ -333,13 +332,3 @@ def _takes_strides(user: Operation) -> bool:
         and not user.name.startswith(("collective.", "dist.", "func."))
         and isinstance(user.operands[0].type, TensorType)
     )
-
-
-def _users(value: SSAValue) -> list[Operation]:
-    """
-    Returns the ops of the program that use a value. An op that a pass has detached from
-    the program is left out.
-    """
-    # Not `isinstance`, which is slow where the answer is no.
-    block = value.block if type(value) is BlockArgument else value.owner.parent
-    return [use.operation for use in value.uses if use.operation.parent is block]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist import layout_of
@@ -153,7 +153,7 @@ def _only_add(value: SSAValue) -> Operation | None:
     `value`. Returns None if there is no such addition.
     """
     while True:
-        users = _users(value)
+        users = users_of(value)
         if len(users) != 1:
             return None
         if users[0].name == "onnx.Add":
@@ -172,7 +172,7 @@ def _added(add: Operation) -> list[Operation] | None:
     found: list[Operation] = []
     for value in add.operands:
         owner = _source(value).owner
-        if not isinstance(owner, Operation) or len(_users(value)) != 1:
+        if not isinstance(owner, Operation) or len(users_of(value)) != 1:
             return None
         if owner.name == "onnx.Add":
             before = _added(owner)
@@ -223,5 +223,11 @@ def _is_piece(owner: Operation | Block) -> bool:
     return isinstance(owner, Operation) and is_product(owner)
 
 
-def _users(value: SSAValue) -> list[Operation]:
-    return [use.operation for use in value.uses]
+def users_of(value: SSAValue) -> list[Operation]:
+    """
+    Returns the ops of the program that use a value. An op that a pass has detached from
+    the program is left out.
+    """
+    # Not `isinstance`, which is slow where the answer is no.
+    block = value.block if type(value) is BlockArgument else value.owner.parent
+    return [use.operation for use in value.uses if use.operation.parent is block]

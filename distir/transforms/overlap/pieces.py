@@ -25,7 +25,11 @@ from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import PRODUCTS, VIEWS
 from distir.dialects.tensors import rank_of, shape_of
-from distir.dialects.train_ops.float8 import Float8ProductOp, ToFloat8Op, is_scale
+from distir.dialects.train_ops.float8 import (
+    Float8ProductOp,
+    ToFloat8Op,
+    rounds_to_float8,
+)
 from distir.program import made_with
 from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.overlap.kinds import REDUCTIONS, kind_of
@@ -40,7 +44,7 @@ def _prepares_matrix(op: Operation) -> bool:
     Whether an op may be between a parameter and the matrix product that uses the
     parameter.
     """
-    return _BEFORE_MATRICES.of(op) or isinstance(op, ToFloat8Op) or is_scale(op)
+    return _BEFORE_MATRICES.of(op) or rounds_to_float8(op)
 
 
 def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool:

@@ -31,7 +31,7 @@ from distir.dialects.dist import SendOp
 from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.dialects.onnx_ops.traits import VIEWS
 from distir.dialects.train_ops.flattening import UnflattenOp
-from distir.dialects.train_ops.float8 import ToFloat8Op, is_scale
+from distir.dialects.train_ops.float8 import is_scale, rounds_to_float8
 from distir.sharding.rule import rule_for
 from distir.transforms.overlap.kinds import REDUCTIONS, chain_from_argument, kind_of
 
@@ -47,7 +47,7 @@ def _prepares_gather(op: Operation) -> bool:
     Whether an op may move together with a gather that depends on it: the op rearranges
     a tensor, or rounds it to 8-bit floats.
     """
-    return _BEFORE_GATHERS.of(op) or isinstance(op, ToFloat8Op) or is_scale(op)
+    return _BEFORE_GATHERS.of(op) or rounds_to_float8(op)
 
 
 def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:

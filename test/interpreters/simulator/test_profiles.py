@@ -149,6 +149,26 @@ def test_losses_in_32_bits_copy_their_log_softmax():
     assert found.peak_memory_bytes == [2 * 64 * 1000 * 4 + 64 * 8 + 4]
 
 
+def test_a_loss_without_logits_copies_none():
+    """CTC takes log-probabilities."""
+    types = "tensor<9x4x5xf32>, tensor<4x3xi64>, tensor<4xi64>, tensor<4xi64>"
+    program = parse(f"""
+      func.func @main(%x: tensor<9x4x5xf32>, %y: tensor<4x3xi64>, %a: tensor<4xi64>,
+                      %b: tensor<4xi64>) -> tensor<4xf32> {{
+        %loss = train.ctc_loss %x, %y, %a, %b {{blank = 0 : i64}} :
+          ({types}) -> tensor<4xf32>
+        func.return %loss : tensor<4xf32>
+      }}
+    """)
+
+    def peak(logit: float) -> list[int]:
+        memory = {"logit": logit, "source": "made up"}
+        kept = profile(lambda d: d.update(memory=memory))
+        return simulate(program, cluster(1), profiles=[kept]).peak_memory_bytes
+
+    assert peak(12) == peak(0)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

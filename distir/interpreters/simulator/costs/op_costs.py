@@ -181,7 +181,8 @@ class CostContext:
         size, logit = max(self.operand_bytes), profile.memory.logit
         if self.element_type not in NARROW:
             # Two of the software's 32-bit tensors are the op's own operand and result.
-            return round(max(logit - 8, 0) * size / 4)
+            copied = max(logit - 8, 0) if isinstance(self.op, _COPYING) else 0
+            return round(copied * size / 4)
         return round(logit * size / 2)
 
     def roofline(

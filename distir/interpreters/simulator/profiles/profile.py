@@ -439,8 +439,16 @@ class Profile:
         }
         table.finish(sourced=False)
         return Profile(
-            *(name, device, compute, dispatch, links, fusion, ops, memory, contention),
-            written_out,
+            name=name,
+            device=device,
+            compute=compute,
+            dispatch=dispatch,
+            links=links,
+            fusion=fusion,
+            ops=ops,
+            memory=memory,
+            contention=contention,
+            written_out=written_out,
         )
 
 
