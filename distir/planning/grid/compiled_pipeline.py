@@ -387,7 +387,8 @@ class CompiledEntry:
             for i, a in updated_arguments(function).items()
             if self._types[results[i]] == self._types[a]
         }
-        compiled = self._builder.finish(results, updated)
+        kept = common.compiler.kept(function, self._builder.steps)
+        compiled = self._builder.finish(results, updated, kept)
         arguments = [
             common.compiler.allocation_of_type(type_, slot, function)
             for slot, type_ in enumerate(self._types[: compiled.arguments])

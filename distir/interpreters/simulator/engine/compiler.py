@@ -263,12 +263,23 @@ class Compiler:
             if new.type == old.type:
                 result, argument = build.slots((new, old))
                 updated[result] = argument
-        keeps = self.device_map.hardware.is_fsdp
-        kept = keep_gathered(function, build.steps) if keeps else {}
+        kept = self.kept(function, build.steps)
         compiled = build.finish(returns, updated, kept)
         compiled.given_up = _caches(function)
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
+
+    def kept(
+        self, function: FuncOp, steps: Sequence[CompiledStep]
+    ) -> Mapping[int, int]:
+        """
+        Returns the slots (indices of values) whose memory the software keeps after
+        their last use, and for each the index of the step that frees it. `steps` are
+        those of `function`, or of a function with the same arguments.
+        """
+        if not self.device_map.hardware.is_fsdp:
+            return {}
+        return keep_gathered(argument_roles(function), steps)
 
     def add(self, op: Operation, build: CompiledFunctionBuilder) -> CompiledStep:
         """

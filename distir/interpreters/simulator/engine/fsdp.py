@@ -12,100 +12,182 @@ begins before the loss's gradient is computed, if the model computes the loss.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-
-from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.over_axes import AllGatherOp, ReduceScatterOp
 from distir.interpreters.simulator.engine.compiled import (
     CallStep,
+    CompiledFunction,
     CompiledStep,
+    ComputationStep,
     OpStep,
 )
-from distir.program import argument_roles
 
 
-def keep_gathered(function: FuncOp, steps: Sequence[CompiledStep]) -> dict[int, int]:
+def keep_gathered(
+    roles: Sequence[str], steps: Sequence[CompiledStep]
+) -> dict[int, int]:
     """
     Returns the gathered parameters and the gradients that FSDP keeps after their last
     use in a function: for each slot (the index of a value), the index of the step after
-    which its memory becomes free. A parameter belongs to a layer if a call uses it,
-    else to the root. If the root's parameter is gathered again, the second copy is
-    removed from `steps`, as FSDP still has the first. The result is empty for a
-    function that passes no gathered parameters to calls, or gathers each of them once,
-    as with ZeRO 1 and 2.
+    which its memory becomes free. `roles` has the role of each argument; arguments have
+    the first slots. A parameter belongs to a layer if a call uses it, else to the root.
+    If the root's parameter is gathered again, the second copy is removed from `steps`,
+    as FSDP still has the first.
+
+    The result is empty for a function that calls no layers with gathered parameters,
+    or gathers each of these once, as with ZeRO 1 and 2. If the called functions gather
+    parameters themselves, only the root's are kept.
     """
-    roles = argument_roles(function)
-    of_layers: dict[SSAValue, list[int]] = {}
-    of_root: dict[SSAValue, list[int]] = {}
-    axes: set[tuple[str, ...]] = set()
-    for place, step in enumerate(steps):
-        if not isinstance(step.op, AllGatherOp):
-            continue
-        argument = _source(step.op.source)
-        if isinstance(argument, BlockArgument) and roles[argument.index] == "parameter":
-            found = of_layers if _is_passed(step.op.result) else of_root
-            found.setdefault(argument, []).append(place)
-            axes.add(step.op.axis_names)
-    slots = {steps[p].defined[0] for places in of_layers.values() for p in places}
-    calls = [
-        place
-        for place, step in enumerate(steps)
-        if isinstance(step, CallStep) and not slots.isdisjoint(step.operands)
-    ]
-    if not calls or all(len(places) == 1 for places in of_layers.values()):
+    found = _Gathers.of(roles, steps)
+    layers, root = found.by_argument(True), found.by_argument(False)
+    if not found.calls or (layers and all(len(p) == 1 for p in layers.values())):
         return {}
     reduced = {
         step.operands[0]: place
         for place, step in enumerate(steps)
-        if isinstance(step.op, ReduceScatterOp) and step.op.axis_names in axes
+        if isinstance(step.op, ReduceScatterOp) and step.op.axis_names in found.axes
     }
-    after = calls[-1] + 1
-    end = max((*reduced.values(), after))
+    end = max((*reduced.values(), max(found.calls) + 1))
     if end == len(steps) or not isinstance(steps[end], OpStep):
         return {}
-    passed = {slot for call in calls for slot in steps[call].defined}
-    gradients = dict.fromkeys(reduced.keys() - passed, end)
     return {
-        **gradients,
-        **_until(end, of_root, steps),
-        **_between(calls, of_layers, steps),
+        **dict.fromkeys(reduced.keys() - found.results, end),
+        **_until(end, root.values(), steps),
+        **_between(found.calls, layers.values(), steps),
     }
+
+
+@dataclass
+class _Gathers:
+    """
+    The gathers of parameters in a function. Places are indices of steps.
+
+    - `arguments`: for the place of each gather, the slot of the parameter, which is an
+      argument;
+    - `calls`: for the place of each call of a layer, the places of the gathers whose
+      results the call uses. It is a call of a layer if there are such gathers, or if
+      the called function gathers parameters;
+    - `results`: the slots of the results of these calls, and of their views and casts;
+    - `axes`: the axes over which parameters are gathered.
+    """
+
+    arguments: dict[int, int] = field(default_factory=dict[int, int])
+    calls: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
+    results: set[int] = field(default_factory=set[int])
+    axes: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
+
+    @staticmethod
+    def of(roles: Sequence[str], steps: Sequence[CompiledStep]) -> _Gathers:
+        """
+        Returns the gathers in `steps`, the steps of a function with arguments of the
+        roles `roles`. Ops of one operand, such as casts, may come before and after a
+        gather.
+        """
+        found = _Gathers()
+        # By the slot of a value: its argument, and the gather that it comes from.
+        made_from = {s: s for s, role in enumerate(roles) if role == "parameter"}
+        gathered: dict[int, int] = {}
+        inside: dict[CompiledFunction, frozenset[int]] = {}
+        for place, step in enumerate(steps):
+            if isinstance(step, CallStep):
+                used = {gathered[slot] for slot in step.operands if slot in gathered}
+                if step.callee not in inside:
+                    inside[step.callee] = _gathered_arguments(step.callee)
+                own = inside[step.callee]
+                if used or any(slot in made_from for slot in _given(step, own)):
+                    found.calls[place] = used
+                    found.results.update(step.defined)
+            elif len(step.operands) == 1:
+                (source,) = step.operands
+                if isinstance(step.op, AllGatherOp) and source in made_from:
+                    found.arguments[place] = made_from[source]
+                    found.axes.add(step.op.axis_names)
+                    gathered.update(dict.fromkeys(step.defined, place))
+                elif not isinstance(step.op, CollectiveOp):
+                    for known in (made_from, gathered):
+                        if source in known:
+                            known.update(dict.fromkeys(step.defined, known[source]))
+                    if source in found.results and _keeps_elements(step):
+                        found.results.update(step.defined)
+        return found
+
+    def by_argument(self, of_layers: bool) -> Mapping[int, Sequence[int]]:
+        """
+        Returns the places of the gathers of each parameter, by the parameter's slot:
+        those of the layers' parameters if `of_layers` is set, else those of the root's.
+        """
+        used = set[int]().union(*self.calls.values())
+        layers = {self.arguments[place] for place in used}
+        found: dict[int, list[int]] = {}
+        for place, slot in self.arguments.items():
+            if (slot in layers) == of_layers:
+                found.setdefault(slot, []).append(place)
+        return found
+
+
+def _keeps_elements(step: CompiledStep) -> bool:
+    """Whether a step makes a view of its operand, or casts it to another type."""
+    is_view = isinstance(step, ComputationStep) and step.view_of is not None
+    return is_view or step.op.name == "onnx.Cast"
+
+
+def _gathered_arguments(function: CompiledFunction) -> frozenset[int]:
+    """Returns the slots of a function's arguments that the function gathers."""
+    return frozenset(
+        step.operands[0]
+        for step in function.steps
+        if isinstance(step.op, AllGatherOp) and step.operands[0] < function.arguments
+    )
+
+
+def _given(call: CallStep, places: Collection[int]) -> list[int]:
+    """
+    Returns the caller's slots that `call` gives to the called function as arguments
+    with the indices `places`.
+    """
+    if call.fixed is None:
+        return [slot for i, slot in enumerate(call.operands) if i in places]
+    fixed = dict(zip(call.fixed.places, call.fixed.slots, strict=True))
+    others = iter(call.operands)
+    count = len(fixed) + len(call.operands)
+    all_slots = [fixed[i] if i in fixed else next(others) for i in range(count)]
+    return [slot for i, slot in enumerate(all_slots) if i in places]
 
 
 def _between(
-    calls: Sequence[int],
-    gathered: dict[SSAValue, list[int]],
+    calls: Mapping[int, Collection[int]],
+    gathered: Iterable[Sequence[int]],
     steps: Sequence[CompiledStep],
 ) -> dict[int, int]:
     """
     Returns, for the gathered parameters of the last layer, by slot, the steps that
-    gather them again. `gathered` maps parameters to the steps that gather them, and
-    `calls` holds the steps that call layers. A layer is the last one if its parameters
-    are gathered again before the next call.
+    gather them again. `gathered` has the places of the gathers of each parameter.
+    `calls` maps the places of the calls of layers to those of the gathers that they
+    use. A layer is the last one if its parameters are gathered again before the next
+    call.
     """
     kept: dict[int, int] = {}
-    for places in gathered.values():
+    for places in gathered:
         for first, second in pairwise(places):
-            slot = steps[first].defined[0]
-            before = [call for call in calls if call < second]
-            if before and slot in steps[before[-1]].operands:
-                kept[slot] = second
+            before = max((call for call in calls if call < second), default=None)
+            if before is not None and first in calls[before]:
+                kept[steps[first].defined[0]] = second
     return kept
 
 
 def _until(
-    end: int, gathered: dict[SSAValue, list[int]], steps: Sequence[CompiledStep]
+    end: int, gathered: Iterable[Sequence[int]], steps: Sequence[CompiledStep]
 ) -> dict[int, int]:
     """
-    Returns `end` for each parameter of the root, by slot. `gathered` maps parameters to
-    the steps that gather them, of which all but the first take no memory.
+    Returns `end` for each parameter of the root, by slot. `gathered` has the places of
+    the gathers of each parameter, of which all but the first take no memory.
     """
     kept: dict[int, int] = {}
-    for first, *others in gathered.values():
+    for first, *others in gathered:
         for place in (first, *others):
             step = steps[place]
             assert isinstance(step, OpStep)
@@ -115,23 +197,3 @@ def _until(
             else:
                 step.results, step.workspace = (result._replace(size=0),), 0
     return kept
-
-
-def _source(value: SSAValue) -> SSAValue:
-    """Returns the value from which ops of one operand, such as casts, made `value`."""
-    while isinstance(op := value.owner, Operation):
-        if len(op.operands) != 1 or isinstance(op, CollectiveOp):
-            break
-        value = op.operands[0]
-    return value
-
-
-def _is_passed(value: SSAValue) -> bool:
-    """Whether a call uses `value`, or its result under ops of one operand."""
-    for use in value.uses:
-        op = use.operation
-        if isinstance(op, CallOp):
-            return True
-        if len(op.operands) == 1 and any(_is_passed(result) for result in op.results):
-            return True
-    return False
