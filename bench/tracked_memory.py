@@ -32,7 +32,8 @@ class Configuration:
     """
     A row: the wrapper (`plain`, `ddp` or `fsdp`), the model (`gpt` or `llama`), and its sizes.
     `batch` is the number of sequences of a device, `checkpoint` says whether each layer is computed
-    again in the backward, and `loss` is the type to which logits are cast for the loss.
+    again in the backward, `loss` is the type to which logits are cast for the loss, and `views`
+    whether gradients are views of DDP's buckets (`gradient_as_bucket_view`).
     """
 
     name: str
@@ -44,6 +45,7 @@ class Configuration:
     dtype: str = "float32"
     checkpoint: bool = False
     loss: str = "float32"
+    views: bool = False
 
     @property
     def devices(self) -> int:
@@ -53,7 +55,14 @@ class Configuration:
 CONFIGURATIONS = [
     Configuration("plain", "plain"),
     Configuration("ddp", "ddp"),
+    Configuration("ddp, views of buckets", "ddp", views=True),
     Configuration("ddp, many words", "ddp", words=32768),
+    Configuration("ddp, 12 layers", "ddp", layers=12, batch=1),
+    Configuration(
+        "ddp, 12 layers, checkpoint", "ddp", layers=12, batch=1, checkpoint=True
+    ),
+    Configuration("ddp, bf16", "ddp", dtype="bfloat16"),
+    Configuration("ddp, LLaMA", "ddp", model="llama", words=32000),
     Configuration("fsdp", "fsdp"),
     Configuration("fsdp, many words", "fsdp", words=32768),
     Configuration("fsdp, checkpoint", "fsdp", checkpoint=True),
@@ -176,7 +185,7 @@ def tracked(row: Configuration, rank: int, store: str) -> int:
             fully_shard(layer)
         fully_shard(model)
     elif row.wrapper == "ddp":
-        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        model = DistributedDataParallel(model, gradient_as_bucket_view=row.views)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     words = torch.zeros(row.batch, LENGTH, dtype=torch.long)
     labels = words.clone()
@@ -231,6 +240,8 @@ def ours(row: Configuration) -> int:
         (words, words.clone()),
         training=True,
         optimizer="adamw",
+        # PyTorch's AdamW keeps its states in the type of the parameters, and no copies of these.
+        master_weights=False,
         loss="none",
         check=False,
     )

@@ -29,6 +29,7 @@ from distir.interpreters.simulator.engine.compiled import (
     PlacedFunction,
 )
 from distir.interpreters.simulator.engine.compiler import CompiledFunctionBuilder
+from distir.interpreters.simulator.engine.ddp import gradient_buckets
 from distir.interpreters.simulator.engine.machine import Machine
 from distir.interpreters.simulator.engine.reserved import Reserved
 from distir.interpreters.simulator.engine.run import execute
@@ -396,7 +397,10 @@ class CompiledEntry:
         positions = len(common.device_map.index)
         machine = UniformMachine(positions, common.shared.summaries)
         placed = self._placed(compiled)
-        reserved = Reserved.of(common.device_map, placed, positions)
+        buckets = gradient_buckets(
+            function, self._types[: compiled.arguments], arguments, common.device_map
+        )
+        reserved = Reserved.of(common.device_map, placed, positions, buckets)
         return execute(
             machine, compiled, arguments, placed, common.device_map, reserved
         )

@@ -271,6 +271,15 @@ class Hardware:
         return first is not None and first.memory.fsdp
 
     @cached_property
+    def is_ddp(self) -> bool:
+        """
+        Whether the software reduces the gradients of replicated parameters in buckets
+        of its own, as PyTorch's DistributedDataParallel does.
+        """
+        first = self.kinds[0].profile
+        return first is not None and first.memory.ddp
+
+    @cached_property
     def has_measured_ops(self) -> bool:
         """Whether a profile has figures of single ops."""
         profiles = [kind.profile for kind in self.kinds]
