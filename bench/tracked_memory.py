@@ -46,6 +46,7 @@ class Configuration:
     checkpoint: bool = False
     loss: str = "float32"
     views: bool = False
+    mixed: bool = False
 
     @property
     def devices(self) -> int:
@@ -70,6 +71,7 @@ CONFIGURATIONS = [
     Configuration("fsdp, 12 layers", "fsdp", layers=12, batch=1),
     Configuration("fsdp, batch 8", "fsdp", layers=2, batch=8),
     Configuration("fsdp, bf16", "fsdp", words=32768, dtype="bfloat16"),
+    Configuration("fsdp, mixed precision", "fsdp", words=32768, mixed=True),
     Configuration(
         "fsdp, loss in bf16", "fsdp", words=32768, dtype="bfloat16", loss="bfloat16"
     ),
@@ -163,7 +165,7 @@ def tracked(row: Configuration, rank: int, store: str) -> int:
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
         checkpoint_wrapper,
     )
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.nn.parallel import DistributedDataParallel
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -181,9 +183,11 @@ def tracked(row: Configuration, rank: int, store: str) -> int:
         for i, layer in enumerate(model.layers):
             model.layers[i] = checkpoint_wrapper(layer)
     if row.wrapper == "fsdp":
+        kinds = (torch.bfloat16, torch.float32) if row.mixed else (None, None)
+        policy = MixedPrecisionPolicy(*kinds, cast_forward_inputs=False)
         for layer in model.layers:
-            fully_shard(layer)
-        fully_shard(model)
+            fully_shard(layer, mp_policy=policy)
+        fully_shard(model, mp_policy=policy)
     elif row.wrapper == "ddp":
         model = DistributedDataParallel(model, gradient_as_bucket_view=row.views)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
@@ -235,13 +239,15 @@ def ours(row: Configuration) -> int:
     import distir
 
     words = torch.zeros(row.batch * row.devices, LENGTH, dtype=torch.long)
+    model = built(row).to(torch.bfloat16) if row.mixed else built(row)
     program = distir.import_model(
-        built(row),
+        model,
         (words, words.clone()),
         training=True,
         optimizer="adamw",
         # PyTorch's AdamW keeps its states in the type of the parameters, and no copies of these.
-        master_weights=False,
+        master_weights=row.mixed,
+        gradient_dtype="f32" if row.mixed else "parameter",
         loss="none",
         check=False,
     )

@@ -29,8 +29,8 @@ from distir.interpreters.simulator.engine.compiled import (
     PlacedFunction,
 )
 from distir.interpreters.simulator.engine.compiler import CompiledFunctionBuilder
-from distir.interpreters.simulator.engine.ddp import gradient_buckets
 from distir.interpreters.simulator.engine.machine import Machine
+from distir.interpreters.simulator.engine.pytorch import gradient_buckets
 from distir.interpreters.simulator.engine.reserved import Reserved
 from distir.interpreters.simulator.engine.run import execute
 from distir.interpreters.simulator.engine.uniform import UniformMachine
@@ -388,7 +388,7 @@ class CompiledEntry:
             for i, a in updated_arguments(function).items()
             if self._types[results[i]] == self._types[a]
         }
-        kept = common.compiler.kept(function, self._builder.steps)
+        kept = common.compiler.kept_by_software(function, self._builder.steps)
         compiled = self._builder.finish(results, updated, kept)
         arguments = [
             common.compiler.allocation_of_type(type_, slot, function)

@@ -280,6 +280,15 @@ class Hardware:
         return first is not None and first.memory.ddp
 
     @cached_property
+    def has_foreach(self) -> bool:
+        """
+        Whether the software updates all parameters at once, as `foreach` says in
+        PyTorch's optimizers.
+        """
+        first = self.kinds[0].profile
+        return first is not None and first.memory.foreach
+
+    @cached_property
     def has_measured_ops(self) -> bool:
         """Whether a profile has figures of single ops."""
         profiles = [kind.profile for kind in self.kinds]

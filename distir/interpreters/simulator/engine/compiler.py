@@ -43,8 +43,8 @@ from distir.interpreters.simulator.engine.device_map import (
 )
 from distir.interpreters.simulator.engine.distinct_arguments import DistinctArguments
 from distir.interpreters.simulator.engine.expert_rows import expert_rows
-from distir.interpreters.simulator.engine.fsdp import keep_gathered
 from distir.interpreters.simulator.engine.pace import pace
+from distir.interpreters.simulator.engine.pytorch import add_temporaries, keep_gathered
 from distir.interpreters.simulator.engine.strides import share_memory
 from distir.interpreters.simulator.engine.transfers import (
     MessageBuffers,
@@ -263,21 +263,25 @@ class Compiler:
             if new.type == old.type:
                 result, argument = build.slots((new, old))
                 updated[result] = argument
-        kept = self.kept(function, build.steps)
+        kept = self.kept_by_software(function, build.steps)
         compiled = build.finish(returns, updated, kept)
         compiled.given_up = _caches(function)
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
 
-    def kept(
+    def kept_by_software(
         self, function: FuncOp, steps: Sequence[CompiledStep]
     ) -> Mapping[int, int]:
         """
         Returns the slots (indices of values) whose memory the software keeps after
         their last use, and for each the index of the step that frees it. `steps` are
-        those of `function`, or of a function with the same arguments.
+        those of `function`, or of a function with the same arguments. Steps that take
+        more memory in this software are changed.
         """
-        if not self.device_map.hardware.is_fsdp:
+        hardware = self.device_map.hardware
+        if hardware.has_foreach:
+            add_temporaries(steps)
+        if not hardware.is_fsdp:
             return {}
         return keep_gathered(argument_roles(function), steps)
 

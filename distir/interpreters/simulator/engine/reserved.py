@@ -5,7 +5,7 @@ addition to the values of the program.
 For PyTorch with CUDA, this memory includes contexts, the workspaces of matrix products,
 and the buffers of each NCCL communicator. The op `device.kind` declares the size of
 this memory; by default the size is 0, and only the program's values take memory. The profile tells
-whether gradients are reduced in buckets (`distir.interpreters.simulator.engine.ddp`).
+whether gradients are reduced in buckets (`distir.interpreters.simulator.engine.pytorch`).
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ from distir.interpreters.simulator.engine.compiled import (
     PlacedFunction,
 )
 from distir.interpreters.simulator.engine.compiler import Compiler
-from distir.interpreters.simulator.engine.ddp import gradient_buckets
 from distir.interpreters.simulator.engine.device_map import DeviceMap, UniformDeviceMap
 from distir.interpreters.simulator.engine.following import FollowedMachine, Follower
 from distir.interpreters.simulator.engine.machine import Machine, Observer
+from distir.interpreters.simulator.engine.pytorch import gradient_buckets
 from distir.interpreters.simulator.engine.reserved import Reserved
 from distir.interpreters.simulator.engine.uniform import UniformMachine
 from distir.program import functions

@@ -275,9 +275,11 @@ class MemoryFigures:
       if None, the copies are those of generated packages, which compute losses of a
       part of the logits at a time;
     - `fsdp`: whether gathered parameters are kept as PyTorch's FSDP keeps them
-      (`distir.interpreters.simulator.engine.fsdp`);
+      (`distir.interpreters.simulator.engine.pytorch`);
     - `ddp`: whether gradients are reduced in buckets as in PyTorch's DDP
-      (`distir.interpreters.simulator.engine.ddp`).
+      (`distir.interpreters.simulator.engine.pytorch`);
+    - `foreach`: whether optimizers update all parameters at once, as those of PyTorch
+      do (`distir.interpreters.simulator.engine.pytorch`).
     """
 
     fragments: float = 0.0
@@ -287,6 +289,7 @@ class MemoryFigures:
     logit: float | None = None
     fsdp: bool = False
     ddp: bool = False
+    foreach: bool = False
 
     @staticmethod
     def read(table: Table) -> MemoryFigures:
@@ -302,6 +305,7 @@ class MemoryFigures:
             table.at_least_0("logit") if table.has("logit") else None,
             table.flag("fsdp", False),
             table.flag("ddp", False),
+            table.flag("foreach", False),
         )
         table.finish()
         return figures

@@ -1,13 +1,22 @@
 """
-The memory that PyTorch's FSDP takes for longer than a program does.
+The memory that training in eager PyTorch takes in addition to a program's values.
 
-A program frees a gathered parameter after its last use, and a gradient when it is
+FSDP: a program frees a gathered parameter after its last use, and a gradient when it is
 reduced. FSDP keeps three kinds of values longer. It gathers the parameters of the root
 module, such as embeddings and the head, once, and keeps them until the end of the
 backward pass. It reduces the root's gradients at this end. And it holds a buffer of one
 layer's parameters between the layers' forward and backward passes: in the forward pass,
 the buffer of the last gather, and in the backward pass that of the next one, which
 begins before the loss's gradient is computed, if the model computes the loss.
+
+DDP copies each gradient into a buffer, reduces it there, and copies it back. It keeps
+these buffers, the buckets, from one step to the next. So the gradients of all replicated
+parameters are in memory throughout a step, and those that a step has computed are there
+twice. With `gradient_as_bucket_view`, which is off by default, they are there once.
+
+Optimizers: a program updates one parameter after the other, in place. `Adam` and `AdamW`
+with `foreach`, the default on GPUs, take the roots of all second moments before they
+divide by any of them. For a short time, there is one more tensor for each parameter.
 """
 
 from __future__ import annotations
@@ -16,14 +25,28 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
+
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.over_axes import AllGatherOp, ReduceScatterOp
+from distir.dialects.dist import Layout, layout_of
+from distir.dialects.train_ops.offload import FetchOp
+from distir.dialects.train_ops.optimizers import AdamFamilyOp
 from distir.interpreters.simulator.engine.compiled import (
+    Allocation,
     CallStep,
     CompiledFunction,
     CompiledStep,
     ComputationStep,
     OpStep,
+)
+from distir.interpreters.simulator.engine.device_map import DeviceMap
+from distir.program import (
+    argument_roles,
+    parameters_of_gradients,
+    parameters_of_states,
+    updated_arguments,
 )
 
 
@@ -197,3 +220,75 @@ def _until(
             else:
                 step.results, step.workspace = (result._replace(size=0),), 0
     return kept
+
+
+def gradient_buckets(
+    function: FuncOp,
+    types: Sequence[Attribute],
+    arguments: Sequence[Allocation],
+    device_map: DeviceMap,
+) -> list[Allocation]:
+    """
+    Returns the memory of the buckets of a training step, if the profile says that the
+    software is DDP: one allocation for each trained parameter that devices with
+    different samples hold alike. These devices have different parts of the inputs.
+    `function` has the roles of the arguments; `types` are their types, and `arguments`
+    their memory.
+
+    Parameters whose states are split over these devices (ZeRO 1) do not count: their
+    gradients are not reduced in buckets. A gradient has the type of its parameter.
+    """
+    if not device_map.hardware.is_ddp:
+        return []
+    layouts = [layout_of(type_) for type_ in types]
+    roles = argument_roles(function)
+    data = {
+        axis
+        for role, layout in zip(roles, layouts, strict=True)
+        if role in ("input", "label") and layout is not None
+        for axis in _split_axes(layout, device_map)
+    }
+    trained = {
+        *updated_arguments(function).values(),
+        *parameters_of_gradients(function).values(),
+    }
+    split = {
+        parameter
+        for state, parameter in parameters_of_states(function).items()
+        if (layout := layouts[state]) is not None
+        and not data.isdisjoint(layout.split_axes)
+    }
+    return [
+        arguments[i]
+        for i, (role, layout) in enumerate(zip(roles, layouts, strict=True))
+        if role == "parameter"
+        and i in trained
+        and i not in split
+        and layout is not None
+        and data
+        and data.isdisjoint(layout.split_axes)
+    ]
+
+
+def _split_axes(layout: Layout, device_map: DeviceMap) -> list[str]:
+    """Returns the axes of several devices over which `layout` splits a tensor."""
+    sizes = device_map.meshes[layout.mesh].sizes
+    return [axis for axis in layout.split_axes if sizes[axis] > 1]
+
+
+def add_temporaries(steps: Sequence[CompiledStep]) -> None:
+    """
+    Adds the temporaries of all updates on a mesh to the workspace of the first one,
+    when all gradients are still there. `steps` are those of a function, in order.
+    States that are fetched from the host's memory do not count, as they are updated one
+    by one.
+    """
+    first: dict[str | None, OpStep] = {}
+    for step in steps:
+        op = step.op
+        if not isinstance(op, AdamFamilyOp) or isinstance(op.exp_avg_sq.owner, FetchOp):
+            continue
+        assert isinstance(step, OpStep)
+        layout = layout_of(op.new_exp_avg_sq)
+        at = first.setdefault(None if layout is None else layout.mesh, step)
+        at.workspace = at.workspace + step.results[2].size
