@@ -1,10 +1,10 @@
-"""The memory that PyTorch's FSDP takes for longer than a program does."""
+"""The memory that PyTorch's FSDP, DDP and optimizers take beside a program's values."""
 
 from dataclasses import replace
 
 from support.cost_programs import cluster, parse
 
-from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator import MemoryReport, Simulation, simulate
 from distir.interpreters.simulator.profiles.files import load_profile
 
 E, HEAD, LAYER, INPUT, LOSS = 64, 128, 256, 4, 4096
@@ -13,10 +13,11 @@ E, HEAD, LAYER, INPUT, LOSS = 64, 128, 256, 4, 4096
 SHARDS = (E + HEAD + 2 * LAYER) // 2
 
 
-def peak(body: str, fsdp: bool, flat: bool = False) -> int:
+def peak(body: str, fsdp: bool, flat: bool = False, layer: str = "") -> int:
     """
     The peak of a program on 2 devices that split the embedding %e, the head %h and the
-    layers %a and %b. Activations and the results of the loss are whole.
+    layers %a and %b. Activations and the results of the loss are whole. `layer` computes a
+    layer whose parameters are not gathered.
     """
 
     def one(name: str, size: int, layout: str = "W") -> str:
@@ -34,15 +35,22 @@ def peak(body: str, fsdp: bool, flat: bool = False) -> int:
       {body}
       func.return %z : tensor<{INPUT}xi8, #W>
     }}
-    func.func private @f({one("p", LAYER)}, {one("x", INPUT)}) -> tensor<{INPUT}xi8, #W> {{
-      {op("y", "p x", INPUT, LAYER, INPUT)}
+    func.func private @f({one("p", LAYER, "D" if layer else "W")}, {one("x", INPUT)})
+        -> tensor<{INPUT}xi8, #W> {{
+      {layer or op("y", "p x", INPUT, LAYER, INPUT)}
       func.return %y : tensor<{INPUT}xi8, #W>
     }}"""
     known = load_profile("A100-pytorch")
     assert known.memory.fsdp
-    memory = replace(known.memory, block=1, fsdp=fsdp)
+    memory = replace(known.memory, block=1, fsdp=fsdp, ddp=False, foreach=False)
     profile = replace(known, device="unit", memory=memory)
-    found = simulate(parse(text), cluster(2), profiles=[profile], flat=flat)
+    return reported(simulate(parse(text), cluster(2), profiles=[profile], flat=flat))
+
+
+def reported(found: Simulation) -> int:
+    """The peak of all devices. The report of memory explains it to the last byte."""
+    (group,) = MemoryReport.of(found).groups
+    assert sum(held.size for held in group.held) == group.peak
     return max(found.peak_memory_bytes)
 
 
@@ -115,3 +123,95 @@ def test_parameters_that_are_gathered_once_change_nothing():
     lines = [line for line in last.splitlines(keepends=True) if "gather" not in line]
     body = FORWARD + LOSSES + "".join(lines)
     assert peak(body, fsdp=True) == peak(body, fsdp=False)
+
+
+def test_functions_that_gather_leave_the_root_gathered():
+    # As `--zero 3` without `--overlap`: a layer's parameters are gathered in its function.
+    inner = gather("P", "p", LAYER) + op("y", "P x", INPUT, LAYER, INPUT)
+    body = FORWARD + LOSSES + BACKWARD
+    lines = body.splitlines(keepends=True)
+    body = "".join(line for line in lines if f"tensor<{LAYER}xi8, #D>" not in line)
+    for name in ("A", "B", "A2", "B2"):
+        body = body.replace(f"@f(%{name},", f"@f(%{name[0].lower()},")
+    body = body.replace(f"(tensor<{LAYER}xi8, #W>", f"(tensor<{LAYER}xi8, #D>")
+    assert peak(body, True, layer=inner) == peak(body, False, layer=inner) + E
+
+
+def replicated(*, updates: str, x: str = "D", state: str = "W", **flags: bool) -> int:
+    """The peak of a step on 2 devices that takes %w and makes %g, its gradient, of 4 KB each."""
+    size = "tensor<1024xf32"
+    text = f"""
+    #W = #dist.layout<@m>
+    #D = #dist.layout<@m, [{{d}}]>
+    #S = #dist.layout<@m, partial sum {{d}}>
+    device.mesh @m on @c <d = 2> [0 to 2]
+    func.func @main(
+        %x: tensor<{INPUT}xi8, #{x}>,
+        %w: {size}, #W> {{dist.role = "parameter", dist.name = "w"}},
+        %m: {size}, #{state}> {{dist.role = "state", dist.name = "m", dist.of = "w"}},
+        %v: {size}, #{state}> {{dist.role = "state", dist.name = "v", dist.of = "w"}},
+        %n: tensor<i64, #W> {{dist.role = "state", dist.name = "n"}}
+    ) -> ({size}, #W> {{{updates}}}) {{
+      %p = "test.op"(%x, %w) : (tensor<{INPUT}xi8, #{x}>, {size}, #W>) -> {size}, #S>
+      %g = collective.all_reduce %p over [d] : {size}, #S> -> {size}, #W>
+      %z = "test.op"(%w, %g) : ({size}, #W>, {size}, #W>) -> {size}, #W>
+      func.return %z : {size}, #W>
+    }}"""
+    known = load_profile("A100-pytorch")
+    none = {"fsdp": False, "ddp": False, "foreach": False}
+    memory = replace(known.memory, block=1, **(none | flags))
+    profile = replace(known, device="unit", memory=memory)
+    return reported(simulate(parse(text), cluster(2), profiles=[profile]))
+
+
+def test_ddp_holds_all_gradients_throughout():
+    update = 'dist.updates = "w"'
+    assert replicated(updates=update, ddp=True) == replicated(updates=update) + 4096
+    # Neither a parameter that is not trained, nor one of devices with the same samples, nor
+    # one whose states are split has a bucket.
+    for others in ({"updates": ""}, {"x": "W"}, {"state": "D"}):
+        given = {"updates": update, **others}
+        assert replicated(**given, ddp=True) == replicated(**given)
+
+
+def test_gradients_that_a_step_returns_are_in_buckets():
+    update = 'dist.role = "gradient", dist.of = "w"'
+    assert replicated(updates=update, ddp=True) == replicated(updates=update) + 4096
+
+
+def test_adamw_has_a_temporary_for_each_parameter():
+    sizes = {"a": 64, "b": 16}
+    names = {n: f"tensor<{size}xf32>" for n, size in sizes.items()}
+    states = [(n, kind) for n in names for kind in ("p", "g", "m", "v")]
+    given = ", ".join(f"%{n}_{kind}: {names[n]}" for n, kind in states)
+    settings = (
+        "{learning_rate = 1.0e-3 : f64, weight_decay = 0.0 : f64, beta1 = 0.9 : f64, "
+        "beta2 = 0.99 : f64, epsilon = 1.0e-8 : f64}"
+    )
+    lines: list[str] = []
+    for n, t in names.items():
+        operands = ", ".join(f"%{n}_{kind}" for kind in ("p", "g", "m", "v"))
+        lines.append(
+            f"%{n}0, %{n}1, %{n}2 = train.adamw {operands}, %n {settings} : "
+            f"({t}, {t}, {t}, {t}, tensor<i64>) -> ({t}, {t}, {t})"
+        )
+    results = ", ".join(f"%{n}{i}" for n in names for i in range(3))
+    types = ", ".join(t for t in names.values() for _ in range(3))
+    body = "\n".join(lines)
+    program = f"""
+      func.func @main({given}, %n: tensor<i64>) -> ({types}) {{
+        {body}
+        func.return {results} : {types}
+      }}"""
+    known = load_profile("A100-pytorch")
+
+    def found(foreach: bool) -> int:
+        memory = replace(known.memory, block=1, foreach=foreach)
+        profile = replace(known, device="unit", memory=memory)
+        at = simulate(parse(program), cluster(1), profiles=[profile])
+        return reported(at)
+
+    arguments = 4 * 4 * (64 + 16) + 8
+    # The first update has its results of 3 x 256 B, and at the end there are all results.
+    assert found(False) == arguments + 3 * 4 * (64 + 16)
+    assert found(True) == arguments + 3 * 4 * 64 + 4 * (64 + 16)
