@@ -24,7 +24,7 @@ from typing import Any
 
 from report import table
 
-LENGTH, WIDTH, HEADS = 512, 512, 8
+LENGTH = 512
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,17 @@ class Configuration:
     """
     A row: the wrapper (`plain`, `ddp` or `fsdp`), the model (`gpt` or `llama`), and its sizes.
     `batch` is the number of sequences of a device, `checkpoint` says whether each layer is computed
-    again in the backward, `loss` is the type to which logits are cast for the loss, and `views`
-    whether gradients are views of DDP's buckets (`gradient_as_bucket_view`).
+    again in the backward, `loss` is the type to which logits are cast for the loss, `views` whether
+    gradients are views of DDP's buckets (`gradient_as_bucket_view`), and `mixed` whether FSDP
+    gathers parameters of 32 bits in bf16 and reduces gradients in 32 (`MixedPrecisionPolicy`). The
+    program of the latter has parameters in bf16, copies in 32 bits, and gradients in 32.
     """
 
     name: str
     wrapper: str
     model: str = "gpt"
     layers: int = 4
+    width: int = 512
     words: int = 4096
     batch: int = 2
     dtype: str = "float32"
@@ -64,7 +67,9 @@ CONFIGURATIONS = [
     ),
     Configuration("ddp, bf16", "ddp", dtype="bfloat16"),
     Configuration("ddp, LLaMA", "ddp", model="llama", words=32000),
+    Configuration("ddp, width 1024", "ddp", width=1024, batch=1),
     Configuration("fsdp", "fsdp"),
+    Configuration("fsdp, width 1024", "fsdp", width=1024, batch=1),
     Configuration("fsdp, many words", "fsdp", words=32768),
     Configuration("fsdp, checkpoint", "fsdp", checkpoint=True),
     Configuration("fsdp, many words, checkpoint", "fsdp", words=32768, checkpoint=True),
@@ -89,6 +94,8 @@ def built(row: Configuration) -> Any:
     from torch import nn
     from torch.nn import functional
 
+    width, heads = row.width, row.width // 64
+
     def loss(logits: Any, labels: Any) -> Any:
         logits = logits.to(getattr(torch, row.loss)).flatten(0, 1)
         return functional.cross_entropy(logits, labels.flatten())
@@ -98,10 +105,10 @@ def built(row: Configuration) -> Any:
 
         config = LlamaConfig(
             vocab_size=row.words,
-            hidden_size=WIDTH,
-            intermediate_size=1376,
+            hidden_size=width,
+            intermediate_size=width * 43 // 16,
             num_hidden_layers=row.layers,
-            num_attention_heads=HEADS,
+            num_attention_heads=heads,
             max_position_embeddings=LENGTH,
             use_cache=False,
         )
@@ -120,17 +127,17 @@ def built(row: Configuration) -> Any:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
             self.query, self.key, self.value, self.proj = (
-                nn.Linear(WIDTH, WIDTH) for _ in range(4)
+                nn.Linear(width, width) for _ in range(4)
             )
-            self.c_fc = nn.Linear(WIDTH, 4 * WIDTH)
-            self.c_proj = nn.Linear(4 * WIDTH, WIDTH)
+            self.c_fc = nn.Linear(width, 4 * width)
+            self.c_proj = nn.Linear(4 * width, width)
 
         def forward(self, x: Any) -> Any:
             h = self.ln_1(x)
             q, k, v = (
-                made(h).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+                made(h).unflatten(-1, (heads, -1)).transpose(1, 2)
                 for made in (self.query, self.key, self.value)
             )
             h = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -141,11 +148,11 @@ def built(row: Configuration) -> Any:
     class Gpt(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.wte = nn.Embedding(row.words, WIDTH)
-            self.wpe = nn.Embedding(LENGTH, WIDTH)
+            self.wte = nn.Embedding(row.words, width)
+            self.wpe = nn.Embedding(LENGTH, width)
             self.layers = nn.ModuleList(Block() for _ in range(row.layers))
-            self.ln_f = nn.LayerNorm(WIDTH)
-            self.lm_head = nn.Linear(WIDTH, row.words, bias=False)
+            self.ln_f = nn.LayerNorm(width)
+            self.lm_head = nn.Linear(width, row.words, bias=False)
 
         def forward(self, words: Any, labels: Any) -> Any:
             x = self.wte(words) + self.wpe(torch.arange(words.shape[1]))
