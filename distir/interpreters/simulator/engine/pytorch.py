@@ -36,6 +36,7 @@ from distir.dialects.train_ops.optimizers import AdamFamilyOp
 from distir.interpreters.simulator.engine.compiled import (
     Allocation,
     CallStep,
+    CommunicationStep,
     CompiledFunction,
     CompiledStep,
     ComputationStep,
@@ -77,6 +78,11 @@ def keep_gathered(
     end = max((*reduced.values(), max(found.calls) + 1))
     if end == len(steps) or not isinstance(steps[end], OpStep):
         return {}
+    for places in layers.values():
+        for step in (steps[place] for place in places):
+            if isinstance(step, CommunicationStep) and step.is_asynchronous:
+                # The message lies in one buffer until the layer before it is done.
+                step.workspace = 0
     return {
         **dict.fromkeys(reduced.keys() - found.results, end),
         **_until(end, root.values(), steps),
