@@ -4,8 +4,7 @@ latency, however small its tensor is. Collectives of the same kind are therefore
 next to each other and get the same id in `dist.bucket`. Such a group is called a
 bucket. A later collective moves up to the bucket if its operand is already computed
 there. Otherwise the bucket moves down to the collective, if no op in between uses the
-bucket's results. Gathered tensors that different calls use stay apart: one message
-would hold those of the later call for too long.
+bucket's results.
 """
 
 from __future__ import annotations
@@ -45,15 +44,13 @@ class CollectiveBucket:
     Collectives that are sent as one message. `members` are their indices among the
     function's ops, in order. `place` is the index of the member that stays at its
     position; all other members move next to it. `size` is the number of bytes of all
-    members on a device, and `limit` the largest allowed size. `caller` is the index of
-    the first call that uses the members' results, if one does.
+    members on a device, and `limit` the largest allowed size.
     """
 
     limit: float
     place: int
     members: list[int] = field(default_factory=list[int])
     size: float = 0.0
-    caller: int | None = None
 
 
 class CollectiveBucketer:
@@ -88,7 +85,7 @@ class CollectiveBucketer:
         Forms the buckets among `ops`, and returns the buckets with several members.
         Moves the members of each bucket next to each other, and gives them the bucket's
         id. `reads` lists, for each op, the values that the op uses, and `writes` the
-        values that the op defines, as any hashable keys.
+        values that the op defines. Any hashable keys may stand for the values.
         """
         # By class, as a function has thousands of ops of a few classes.
         kinds = {
@@ -113,8 +110,8 @@ class CollectiveBucketer:
         """
         Returns the buckets for ops that run in the order of `ops`. A collective that
         joins no other collective is a bucket of one. `reads` lists, for each op, the
-        values that the op uses, and `writes` the values that the op defines, as any
-        hashable keys.
+        values that the op uses, and `writes` the values that the op defines. Any
+        hashable keys may stand for the values.
         """
         places = _Places(ops, reads, writes)
         latest: dict[object, CollectiveBucket] = {}
@@ -135,8 +132,6 @@ class CollectiveBucketer:
                 found.append(bucket)
             bucket.members.append(i)
             bucket.size += size
-            if bucket.caller is None:
-                bucket.caller = places.caller(i)
         return found
 
     def _write(
@@ -188,13 +183,8 @@ class _Places:
         }
         self.users: dict[Hashable, list[int]] = {value: [] for value in sent}
         for i, found in enumerate(reads):
-            used = sent.intersection(found)
-            for value in used:
+            for value in sent.intersection(found):
                 self.users[value].append(i)
-            if used and len(found) == 1 and type(ops[i]) is not CallOp:
-                # A layout, type or shape of what was sent.
-                sent.update(writes[i])
-                self.users.update((value, []) for value in writes[i])
 
     def join(self, op: int, bucket: CollectiveBucket) -> bool:
         """
@@ -208,10 +198,6 @@ class _Places:
         stays = collective.is_asynchronous or isinstance(collective, AllGatherOp)
         if stays and bisect(self.calls, here) != bisect(self.calls, there):
             return False
-        if isinstance(collective, AllGatherOp) and bucket.caller is not None:
-            caller = self.caller(op)
-            if caller is not None and caller != bucket.caller:
-                return False
         if all(self._is_there(value, there) for value in self.reads[op]):
             self.of[op] = there
             return True
@@ -221,24 +207,6 @@ class _Places:
         for member in bucket.members:
             self.of[member] = here
         return True
-
-    def caller(self, op: int) -> int | None:
-        """
-        Returns the index of the first call that uses a result of the collective with
-        index `op`, directly or after ops of one operand, such as casts. Returns None if
-        no call does, or if the collective is not a gather.
-        """
-        if not isinstance(self.ops[op], AllGatherOp):
-            return None
-        found: list[int] = []
-        values = [*self.writes[op]]
-        while values:
-            for user in self.users.get(values.pop(), ()):
-                if type(self.ops[user]) is CallOp:
-                    found.append(user)
-                elif len(self.reads[user]) == 1:
-                    values += self.writes[user]
-        return min(found, default=None)
 
     def _is_there(self, value: Hashable, place: int) -> bool:
         """

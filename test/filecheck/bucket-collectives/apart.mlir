@@ -39,20 +39,6 @@ func.func @gathers(%a: tensor<8xf32, #D>, %b: tensor<8xf32, #D>) -> (tensor<8xf3
   func.return %1, %3 : tensor<8xf32, #W>, tensor<8xf32, #W>
 }
 
-// Both gathers could be in front of the first call, which does not need the second; it would
-// be held during that call. A cast of what was gathered counts as what was gathered.
-// CHECK-LABEL: @gathers_for_two_calls
-// CHECK-NOT: dist.bucket
-func.func @gathers_for_two_calls(%b: tensor<8xf16, #D>, %c: tensor<8xf16, #D>) -> (tensor<8xf32, #W>, tensor<8xf32, #W>) {
-  %0 = collective.all_gather %b over [d] : tensor<8xf16, #D> -> tensor<8xf16, #W>
-  %1 = onnx.Cast(%0) {to = 1 : i64} : (tensor<8xf16, #W>) -> tensor<8xf32, #W>
-  %2 = collective.all_gather %c over [d] : tensor<8xf16, #D> -> tensor<8xf16, #W>
-  %3 = onnx.Cast(%2) {to = 1 : i64} : (tensor<8xf16, #W>) -> tensor<8xf32, #W>
-  %4 = func.call @layer(%1) : (tensor<8xf32, #W>) -> tensor<8xf32, #W>
-  %5 = func.call @layer(%3) : (tensor<8xf32, #W>) -> tensor<8xf32, #W>
-  func.return %4, %5 : tensor<8xf32, #W>, tensor<8xf32, #W>
-}
-
 // The bucket moves down to the second one: nothing uses the first one's result before.
 // CHECK-LABEL: @reductions
 // CHECK-NEXT: %[[X:.*]] = func.call @layer
