@@ -47,8 +47,9 @@ _PAIR = (
 
 def communication_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
     """
-    Returns all communication probes for one element type, each followed by its silent
-    twin. `scale` multiplies the number of rows of buffers and of matrix products.
+    Returns all communication probes for one element type, each followed by the same
+    program without the communication. `scale` multiplies the number of rows of buffers
+    and of matrix products.
     """
     return [
         probe
@@ -149,10 +150,10 @@ def _collectives(rows: int, element: str, scale: int) -> Iterator[Probe]:
 
 def _round_trip(rows: int, element: str, scale: int) -> Iterator[Probe]:
     """
-    Yields a probe that sends a buffer to the other device and back, and then the
-    probe's silent twin. Each device computes a product while the other device waits. A
-    `Relu` uses each message right after its arrival, because a program waits for a
-    message only at the message's first use.
+    Yields a probe that sends a buffer to the other device and back, and then the same
+    probe without the communication. Each device computes a product while the other
+    device waits. A `Relu` uses each message right after its arrival, because a program
+    waits for a message only at the message's first use.
     """
     for silent in (False, True):
         meshes = ("", "") if silent else ("a", "b")

@@ -205,7 +205,7 @@ def _filed(probe: Probe) -> str:
 def _links(probes: Sequence[Probe], seconds: Sequence[float]) -> dict[str, LinkFit]:
     """
     Returns the figures of each kind of communication, fitted to the differences between
-    the seconds of probes and of their silent twins.
+    the seconds of probes and of the same probes without communication.
     """
     talking = [
         (p, s)

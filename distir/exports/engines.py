@@ -30,8 +30,8 @@ class EngineSettings:
     - `longest`: the maximum number of tokens of a request;
     - `static_share`: the share of a device's memory for parameters and caches;
     - `used_share`: the share for parameters, caches and the working memory of steps;
-    - `free_share`: the share for caches of the memory that parameters and steps leave
-      free;
+    - `free_share`: the share that caches may take of the memory left by parameters and
+      steps;
     - `role`: `both`, `prefill` or `decode`;
     - `prefix_cache`: whether caches of common prefixes of prompts are reused;
     - `weights`, `cache`: the formats of quantised matrices and caches, or None.

@@ -49,9 +49,9 @@ def describe_backward(
     backward: FuncOp, forward: FuncOp, saved: Iterable[tuple[str, int]]
 ) -> None:
     """
-    Records on `backward` that it belongs to `forward`, and that its first arguments
-    hold the values `saved` of the forward function, each given as a kind ("argument" or
-    "result") and an index.
+    Records on the function `backward` that it belongs to `forward`. Also records
+    `saved`, the values of the forward function that the first arguments of `backward`
+    hold. Each value is given as a kind ("argument" or "result") and an index.
     """
     backward.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
     backward.attributes[SAVED] = ArrayAttr(

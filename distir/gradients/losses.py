@@ -56,9 +56,9 @@ def add_gradients_of_results(
     step: TrainingStep, active: Container[SSAValue]
 ) -> dict[SSAValue, SSAValue]:
     """
-    Adds an argument for the gradient of each result of the program that is in `active`,
-    the values that depend differentiably on the trained values. Maps each of these
-    results to its gradient. Raises DistIRError if no result is in `active`.
+    Adds an argument for the gradient of each result of the program that is in `active`.
+    `active` are the values that depend differentiably on the trained values. Maps each
+    of these results to its gradient. Raises DistIRError if no result is in `active`.
     """
     returned = [(value, NAME.of(own)) for value, own in step.outputs()]
     roles = argument_roles(step.function)

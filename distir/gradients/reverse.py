@@ -101,9 +101,9 @@ def _first_uses(
     block: Block, body: Block, prepared: set[Operation]
 ) -> dict[SSAValue, Operation]:
     """
-    Returns the values of the forward `block` that its backward `body` needs, each with
-    the op of `body` before which the value must be available. The backward body uses a
-    value directly, or needs it to recompute the results of `prepared` ops.
+    Returns the values of the forward `block` that its backward `body` needs. The entry
+    of a value is the first op of `body` that needs it. The backward body uses a value
+    directly, or needs it to recompute the results of `prepared` ops.
     """
     place = {op: i for i, op in enumerate(body.ops)}
     found: dict[SSAValue, Operation] = {}

@@ -97,7 +97,7 @@ class Uses:
     def reader(self, value: SSAValue) -> Operation | None:
         """
         Returns the first op that computes with `value`, or None if no op does. Calls,
-        returns, collectives and layout changes do not count.
+        returns, collectives and layout changes are not such ops.
         """
         found = [
             op
@@ -130,8 +130,8 @@ class Uses:
     ) -> Iterable[SSAValue]:
         """
         Returns the values that consist of elements of operand `index` of `op`: all or
-        some of the elements, in any order. Ops of `onnx` count only if their names are
-        in `kept`.
+        some of the elements, in any order. Ops of `onnx` are followed only if their
+        names are in `kept`.
         """
         if isinstance(op, CallOp):
             callee = self._functions.get(op.callee.string_value())

@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 def is_float(x: Array) -> bool:
     """
     Whether the elements of `x` are floats. Floats that NumPy does not have itself, such
-    as bf16 and 8-bit floats, count too.
+    as bf16 and 8-bit floats, are floats too.
     """
     return x.dtype.kind in "fV"
 

@@ -36,9 +36,9 @@ def count_memory(
 ) -> list[CountedMemory]:
     """
     Returns the memory of one call of the program, for each class of processes of a
-    package. Tensors count. The working memory of kernels and the overhead of allocators
-    do not. `spawner`, if given, is used and left running. Raises DistIRError if the
-    memory depends on computed values, or if the count takes longer than `timeout_s`
+    package. Only tensors are counted, not the working memory of kernels or the overhead
+    of allocators. `spawner`, if given, is used and left running. Raises DistIRError if
+    the memory depends on computed values, or if the count takes longer than `timeout_s`
     seconds.
     """
     package = Path(package).resolve()

@@ -2,9 +2,10 @@
 Counts the memory of a package's ranks (`distir.launch.memory`) without using that
 memory. Tensors have shapes and no values, and sends do nothing.
 
-A storage counts from the operator that makes it until nothing refers to it, with the
-number of bytes that the operator asks for. The working memory of a running kernel does
-not count. Arguments count all the time, because the caller of a program holds them.
+A storage is counted from the operator that makes it until nothing refers to it. Its
+size is the number of bytes that the operator asks for. The working memory of a running
+kernel is not counted. Arguments are counted all the time, because the caller of a
+program holds them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class LiveStorages(TorchDispatchMode):
     `live` is the number of bytes now, and `peak` the largest number so far. `at_peak`
     maps each line of `file` to the bytes of the peak that the line allocated; line 0
     stands for tensors that existed before. While `on_device` is false, new tensors are
-    on another device, and never count.
+    on another device, and are never counted.
     """
 
     def __init__(self, file: str) -> None:
@@ -56,7 +57,7 @@ class LiveStorages(TorchDispatchMode):
         """
         Counts the storages of all tensors in `value` that were not counted before, for
         line `line` of the file. Without `counts`, these storages are on another device,
-        and never count.
+        and are never counted.
         """
         for leaf in tree_leaves(value):
             if not isinstance(leaf, torch.Tensor):

@@ -103,8 +103,9 @@ class Inputs:
 
     def has_labels(self, args: Sequence[Any], labels: Sequence[str]) -> bool:
         """
-        Whether a call of a program with the labels `labels` passes labels after the
-        inputs.
+        Whether the positional arguments `args` of a call end with labels, after the
+        inputs. `labels` are the names of the program's labels; without any, the answer
+        is False.
         """
         return bool(labels) and len(args) == len(self._args) + 1
 

@@ -40,7 +40,7 @@ from distir.parallel.training.imported_loss import (
     loss_result,
 )
 from distir.planning.distribution.entries import Chosen
-from distir.planning.distribution.options import DistributionOptions
+from distir.planning.distribution.options import ZERO_AXES, DistributionOptions
 from distir.system.output_files import write_text
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Request:
         plan = own.result.plan if not isinstance(own, DistributionOptions) else own
         if self.chosen is None or not getattr(plan, "zero", 0):
             return self.chosen
-        return replace(self.chosen, free=("d", "e"))
+        return replace(self.chosen, free=ZERO_AXES)
 
     def distribute_forward(self, program: ModuleOp) -> Chosen:
         """
@@ -229,11 +229,11 @@ def training_package(
     inputs: Sequence[str] | None = (),
 ) -> dict[str, bytes]:
     """
-    Returns the files, by name, of the package that computes the loss of a module in
-    training mode, and the gradients of the parameters that require gradients and of the
-    inputs and labels named in `inputs` (None: the example inputs that require
-    gradients). Raises DistIRError if the module cannot be imported or its program
-    cannot be distributed.
+    Returns the files, by name, of the package for training steps of a module. The
+    package computes the loss, the gradients of all parameters that require gradients,
+    and the gradients of the inputs and labels named in `inputs` (None: the example
+    inputs that require gradients). Raises DistIRError if the module cannot be imported
+    or its program cannot be distributed.
     """
     examples = tensors_of((tuple(args), dict(kwargs)))
     needed = [t.requires_grad for t in examples] if inputs is None else []

@@ -87,7 +87,7 @@ def _code(module: torch.nn.Module) -> set[str]:
     Returns the code files, besides DistIR's own, that determine the computation of a
     module: the files of its classes, files that hold the versions of their libraries,
     and all loaded files of the user. Packages that were loaded for other programs or
-    plans do not count.
+    plans are left out.
     """
     found: set[str] = set()
     names = {c.__module__ for part in module.modules() for c in type(part).__mro__}

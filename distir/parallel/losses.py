@@ -139,10 +139,10 @@ def labels_of(
     loss: LossFunction,
 ) -> torch.Tensor:
     """
-    Returns example labels of zeros, in the first shape that the loss accepts: a class
-    for each position of a map (`[N, C, ...]`) or each row of the output, a number for
-    each element of the output, a number for each position or row. Raises DistIRError if
-    the loss accepts no such shape.
+    Returns example labels of zeros, in the first shape that the loss accepts. The
+    shapes are tried in this order: a class for each position of a map (`[N, C, ...]`)
+    or each row of the output; a number for each element of the output; a number for
+    each position or row. Raises DistIRError if the loss accepts no such shape.
     """
     output = fake_output(module, args, kwargs)
     shaped: torch.Tensor | None = next(filter(_has_rows, tree_leaves(output)), None)

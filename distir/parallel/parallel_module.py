@@ -154,7 +154,7 @@ class ParallelModule(GenerationMethods):
         Runs the forward and backward pass. Returns the loss of the global batch, and
         fills all gradients.
 
-        For a module without a loss that gives outputs, `loss` is a function of the
+        If the module returns outputs instead of a loss, `loss` is a function of the
         output, and of `target` if given. Tensors in `target` with a row for each sample
         of this rank's part are divided into micro-batches. With a pipeline, the ranks
         of the last stage call `loss`, once for each micro-batch. Returns the mean loss
@@ -206,12 +206,12 @@ class ParallelModule(GenerationMethods):
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:
         """
         Writes the module with its current values, as `save_pretrained` of the source
-        module does with `options`. Every rank must call this method. For models of
-        transformers, each rank writes its share of the files, each of at most
-        `max_shard_size` ("1GB" by default), with an index, so that no rank holds the
-        whole model. For other models and other options, rank 0 writes all files.
-        `state_dict=` passes whole values. Raises DistIRError if the source module has
-        no such method.
+        module does with `options`. Every rank must call this method. A model of
+        transformers is written in several files with an index. Each file has at most
+        `max_shard_size` ("1GB" by default), and each rank writes its share of the
+        files, so that no rank holds the whole model. For other models and other
+        options, rank 0 writes all files. `state_dict=` passes whole values. Raises
+        DistIRError if the source module has no such method.
         """
         source = self._inputs.source
         if not hasattr(source, "save_pretrained"):

@@ -431,9 +431,10 @@ class RankProgram:
 
     def _shard_of(self, index: int) -> tuple[int, tuple[str, int | None]] | None:
         """
-        Returns the dimension in which a call returns result `index` split, and the axis
-        that splits the dimension, with its run length. Returns None if the call returns
-        the whole result for this rank's part of the batch.
+        Returns the dimension of result `index` that is still split when a call returns
+        the result. Also returns the axis that splits the dimension, with its run
+        length. Returns None if the call returns the whole result for this rank's part
+        of the batch.
         """
         if not self._sharded_outputs:
             return None

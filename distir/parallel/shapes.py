@@ -141,12 +141,13 @@ class SharedShapes:
         is_announced: bool,
     ) -> Batch:
         """
-        Returns the global batch of a call in which the ranks were `given` parts. If the
-        parts have different numbers of samples, a batch for a loss that `averages` has
-        every sample equally often; otherwise each rank gets its own samples, with its
-        last sample repeated. `is_announced` tells that the user announced the shapes.
-        Raises DistIRError, on every rank, if shapes do not fit together, or if there
-        are too many different shapes.
+        Returns the global batch of a call in which the ranks were `given` parts. The
+        parts may have different numbers of samples. With `averages`, the loss is a mean
+        over samples, and the batch then has every sample equally often. Without
+        `averages`, each rank gets its own samples, with its last sample repeated.
+        `is_announced` tells that the user announced the shapes. Raises DistIRError, on
+        every rank, if shapes do not fit together, or if there are too many different
+        shapes.
         """
         specs = [spec for spec in program.all_arguments if spec.name in given]
         tensors = [given[spec.name] for spec in specs]
@@ -442,8 +443,8 @@ def _grown(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
     """
-    Returns two numbers of a tensor: its sum with random signs, and its norm. Other
-    values change the sum by about the norm.
+    Returns two numbers of a tensor: its sum with random signs, and its norm. The sums
+    of two different tensors usually differ by about the norm of their difference.
     """
     own = tensor.detach()
     flat = (torch.view_as_real(own) if own.is_complex() else own).cpu().double()
@@ -455,9 +456,9 @@ def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
 
 def check_rows(program: RankProgram) -> None:
     """
-    Raises DistIRError, on every rank, if the samples of a batch cannot be divided
-    evenly among the ranks and the caller computes the loss from a result without a row
-    for each sample.
+    Raises DistIRError, on every rank, if the caller of `program` computes the loss from
+    a result without a row for each sample. Call this function for a batch whose samples
+    cannot be divided evenly among the ranks.
     """
     for index, spec in enumerate(program.all_results):
         if spec.name in program.gradients and not program.is_of_batch(index):

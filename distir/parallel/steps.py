@@ -51,9 +51,9 @@ class Steps:
     `autocast`; None for no autocast. The module stores parameters in the layouts that
     `base` takes.
 
-    `make` makes a program, on all ranks, from the names of the parameters, the names of
-    the inputs (None for the example inputs that require gradients), and the type of
-    autocast.
+    `make` makes a program, on all ranks. Its arguments are the names of the parameters
+    and of the inputs whose gradients the program computes, and the type of autocast.
+    None in place of the inputs stands for the example inputs that require gradients.
     """
 
     def __init__(

@@ -32,6 +32,7 @@ _PASSES: dict[str, str] = {
     "expert-parallel": "ExpertParallelPass",
     "float8": "Float8Pass",
     "fuse-operators": "FuseOperatorsPass",
+    "gather-once": "GatherOncePass",
     "lower-reshard": "LowerReshardPass",
     "offload-states": "OffloadStatesPass",
     "overlap-communication": "OverlapCommunicationPass",

@@ -67,8 +67,8 @@ class DifferentiatePass(StepOptions, DistIRPass):
       computes the loss: the program keeps its results and takes their gradients as
       further labels (`dist.gradient_of`); only with the optimizer `none`.
     - `output`: the index of the result from which the loss is computed.
-    - `ignore_index`: the label of positions that do not count in a cross-entropy, such
-      as padding; by default every label is a class.
+    - `ignore_index`: the label of positions that a cross-entropy leaves out, such as
+      padding; by default every label is a class.
     - `optimizer`: `sgd`, `adam`, `adamw`, `adafactor`, `lamb`, `lion` or `muon`. With
       `none` the program returns the gradients, with the role `gradient` and the names
       `<parameter>.gradient`. `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`,

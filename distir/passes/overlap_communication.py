@@ -23,10 +23,11 @@ class OverlapCommunicationPass(DistIRPass):
       computation of their operand, also within a called function: the function then
       returns while its reduction is still running. Updates of parameters follow the
       order in which gradients arrive.
-    - Gathers of parameters (ZeRO stage 3) start early, by `ahead` uses of gathered
-      parameters. Gathers in a layer's function move in front of its call, so that the
-      parameters of a layer arrive while the layer before it computes. Each use ahead
-      costs the memory of its parameters.
+    - Gathers of parameters (ZeRO stage 3) start early: at most `ahead` other gathered
+      parameters are first used between the start of a gather and the use of its result.
+      Gathers in a layer's function move in front of its call, so that the parameters of
+      a layer arrive while the layer before it computes. A larger `ahead` costs memory,
+      because more gathered parameters wait for their use.
     - Gathers of activations that a forward pass kept in parts (sequence parallelism)
       start before the contraction in front of their use.
     - Products of activations and a matrix whose results are added up over devices

@@ -33,11 +33,12 @@ from distir.transforms.expert_shards import assume_imbalance
 @dataclass(frozen=True)
 class SearchGridPass(TargetOptions, SearchOptions, DistIRPass):
     """
-    Distributes a program by the best plan of a grid. The grid combines all degrees d x
-    e x c x t x p that use all devices with numbers of micro-batches, ZeRO stages,
-    checkpoint policies, pipeline schedules and overlap. The pass distributes and
-    simulates each plan. It chooses the plan with the highest throughput among those
-    that fit into memory (the DistIR paper, section 5). `dist.notes` names this plan.
+    Distributes a program by the best plan of a grid. A plan of the grid consists of
+    degrees d x e x c x t x p that use all devices, a number of micro-batches, a ZeRO
+    stage, a checkpoint policy, a pipeline schedule and overlap or not. The pass
+    distributes the program by each plan and simulates it. It chooses the plan with the
+    highest throughput among those that fit into memory (the DistIR paper, section 5).
+    `dist.notes` names this plan.
 
     - `cluster`: a built-in cluster or a cluster file; by default the module's own
       cluster;

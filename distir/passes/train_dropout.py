@@ -25,9 +25,9 @@ class TrainDropoutPass(DistIRPass):
     draw the same numbers. The program gets a new state `optimizer.step`, the number of
     completed steps, from which called functions get a counter.
 
-    If any `onnx.Dropout` is in training mode, ops without a mode count as in training
-    mode too: PyTorch's exporters write the dropout inside attention in this way. Every
-    `onnx.Dropout` in evaluation mode stays unchanged.
+    If any `onnx.Dropout` is in training mode, ops without a mode are treated as in
+    training mode too: PyTorch's exporters write the dropout inside attention in this
+    way. Every `onnx.Dropout` in evaluation mode stays unchanged.
 
     - `seed`: the seed of all random numbers, 32 bits;
     - `attention`: whether attention with dropout of its probabilities becomes one op,

@@ -47,8 +47,8 @@ def expect(
     """
     Records the number of collectives that a user or pass expects in a module of the
     model after the program is distributed. `collectives` gives the exact number for
-    each kind, such as `all_reduce`, and only collectives over the mesh axis `axis`
-    count. `scope` is the path of the module. The numbers are for the module's forward
+    each kind, such as `all_reduce`. Collectives over other mesh axes than `axis` are
+    ignored. `scope` is the path of the module. The numbers are for the module's forward
     pass or, with `backward`, for its backward pass. `by` names the user or pass in
     error messages.
     """

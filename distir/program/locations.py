@@ -122,9 +122,9 @@ class KnownLocations:
         """
         Gives a location to each op of `module` that has none. Functions, returns and
         arguments get their recorded location. A new function gets the location of its
-        first op. Any other op gets the first of these locations: of the recorded op
-        with its name and scope, of an op that computes one of its operands, of an op
-        that uses its results, or of its function.
+        first op. Any other op gets the location of the first of these that has one: the
+        recorded op with the same name and scope, an op that computes an operand, an op
+        that uses a result, the function.
         """
         for function in module.body.block.ops:
             if not isinstance(function, FuncOp) or len(function.body.blocks) != 1:

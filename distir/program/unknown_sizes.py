@@ -20,7 +20,7 @@ from distir.program import (
 def is_unknown(type_: Attribute) -> bool:
     """
     Whether a tensor type lacks a size. For a sequence or optional type, the element
-    type counts.
+    type decides.
     """
     if isinstance(type_, SequenceType | OptionalType):
         return is_unknown(type_.element)

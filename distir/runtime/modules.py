@@ -224,16 +224,17 @@ class RankModule(Scope):
 
     def interrupted(self, arguments):
         """
-        Runs the forward pass of a program that its caller interrupts, and returns the
-        run. In `arguments`, None stands for arguments that the run takes later.
+        Starts a program whose caller computes the loss, and returns the run after its
+        first forward pass. In `arguments`, None stands for an argument that the run
+        takes later.
         """
         return InterruptedRun(self, arguments)
 
     def start(self, arguments):
         """
-        Returns the run of a program that its caller interrupts: a generator, which
-        yields a list of results and then takes gradients of these results. In
-        `arguments`, None stands for arguments that the run takes later.
+        Starts a program whose caller computes the loss, and returns the run: a
+        generator, which yields a list of results and then takes gradients of these
+        results. In `arguments`, None stands for an argument that the run takes later.
         """
         if self._members is None:
             self._find_members()

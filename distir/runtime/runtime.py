@@ -45,8 +45,8 @@ class Tensor:
       gives none;
     - `repacked`: if the tensor consists of other tensors, the dimension along which
       they are joined, and their names and sizes;
-    - `padded`: the shape to which processes fill the tensor up with zeros; `runs`: in
-      one dimension, the numbers of elements and zeros that alternate;
+    - `padded`: the shape to which processes fill the tensor up with zeros; `runs`: if
+      elements and zeros alternate in one dimension, the lengths of these runs;
     - `flattened`: the length after `flattening.flatten`, and its splits; `split` then
       refers to the flattened tensor;
     - `loss_scale`: the kind of state of loss scaling, if the tensor is one;

@@ -125,7 +125,7 @@ class ServiceMetrics:
     def tpot_s(self, percentile: float) -> float:
         """
         Returns a percentile of the mean time per token after the first token, in
-        seconds. Requests with a single token do not count.
+        seconds. Requests with a single token are left out.
         """
         return percentile_of(self._tpots, percentile)
 

@@ -249,9 +249,10 @@ def rule_from(text: str) -> RuleFunction:
 
 def _one_for_each(groups: tuple[Group, ...], count: int) -> tuple[Group, ...]:
     """
-    Returns the shapes in one group per shape if the text has as many tensors (`count`)
-    as there are shapes, but not as many as there are groups. Otherwise returns
-    `groups`. A group holds the shapes of one variadic operand or result.
+    Returns groups of shapes that match the tensors in the text of a rule. `count` is
+    the number of these tensors. A group of `groups` holds the shapes of one variadic
+    operand or result. If `count` is the number of all shapes, but not the number of
+    groups, each shape becomes its own group. Otherwise returns `groups`.
     """
     shapes = [shape for group in groups for shape in group]
     if len(groups) != count and len(shapes) == count:

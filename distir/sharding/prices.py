@@ -26,8 +26,8 @@ hardly differs between plans.
 def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
     """
     Returns the bytes of a value on one device under `layout`. The bytes of all
-    micro-batches count, because a device reads and communicates each of them. A value
-    that all micro-batches share counts once.
+    micro-batches are included, because a device reads and communicates each of them. A
+    value that all micro-batches share is counted once.
     """
     type_ = value.type
     if not isinstance(type_, TensorType):

@@ -122,8 +122,8 @@ class Rule:
       `recomputed`: the part of these operations in which a gradient repeats work of the
       forward pass.
     - `unread`: operands whose values are not read. Only their layouts matter: they
-      determine the split of results. An axis of such an operand counts only if no other
-      operand uses it.
+      determine the split of results. An axis of such an operand splits results only if
+      no other operand uses this axis.
     - `own_axes`: the axes over which the op communicates on its own. They split
       operands and results in the declared way, independently of the factors.
     - `fills`: whether each device can make any part of the results from whole operands,

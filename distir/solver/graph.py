@@ -77,10 +77,10 @@ class Pieces:
 @dataclass(frozen=True)
 class Substitution:
     """
-    The rule that gives the alternative of a removed node: `table`, indexed by the
-    alternatives of `nodes`. If a node was only restricted to fewer alternatives,
-    `nodes` is the node itself, and `table` maps its new alternatives to its old
-    alternatives.
+    The rule by which the alternative of a removed node follows from the alternatives
+    that were chosen for `nodes`. The rule is the array `table`, which the alternatives
+    of `nodes` index. If a node was only restricted to fewer alternatives, `nodes` is
+    the node itself, and `table` maps its new alternatives to its old alternatives.
     """
 
     node: int
@@ -229,8 +229,8 @@ class CostGraph:
 
     def remove_node(self, node: int, step: Substitution) -> None:
         """
-        Removes a node and its edges. `step` is the rule that later gives the node's
-        alternative.
+        Removes a node and its edges. `step` is the rule by which `replay` later finds
+        the alternative of this node.
         """
         for j in self.near.pop(node):
             del self.near[j][node]

@@ -5,10 +5,10 @@ proof of optimality.
 Segments are decided one after another. Each segment is decided exactly, by elimination,
 for every combination of alternatives of the critical nodes at the end of the segment.
 This combination is called a *history*, because it records all choices so far. Edges
-from a segment to earlier nodes have the costs that a history gives. Edges to nodes that
-are still undecided count with their least cost. Earlier segments are decided without
-knowledge of later segments. Pairs of consecutive segments are therefore decided again,
-exactly, with all other nodes fixed, until nothing changes.
+from a segment to earlier nodes have the costs that a history gives. An edge to a node
+that is still undecided adds the least cost that it can have. Earlier segments are
+decided without knowledge of later segments. Pairs of consecutive segments are therefore
+decided again, exactly, with all other nodes fixed, until nothing changes.
 """
 
 from __future__ import annotations

@@ -81,9 +81,10 @@ def partial_assignments(
     rule: Rule, operands: Sequence[npt.NDArray[Any]], on: Mesh
 ) -> Iterator[tuple[Assignment, frozenset[int], str]]:
     """
-    Yields a split of at most one factor over the first of two axes of `on`, with each
-    set of operands that may hold partial values over the last axis, and the reduction
-    of these values. Boolean operands are left out, because booleans cannot be added.
+    Yields cases in which operands hold partial values over the last of two axes of
+    `on`. A case consists of a split of at most one factor over the first axis, the
+    operands with partial values, and the reduction of these values. Boolean operands
+    are left out, because booleans cannot be added.
     """
     for linear in rule.linear:
         if any(operands[i].dtype == np.bool_ for i in linear.operands):

@@ -139,10 +139,11 @@ class KnownOp:
         self, before: OpForm, after: OpForm, types: Mapping[str, Attribute]
     ) -> KnownOp | None:
         """
-        Returns the facts about an op whose text has the form `after`, derived from the
-        facts about this op, whose text has the form `before`. The two texts differ only
-        in names of types and callees. `types` maps the names of types to types. Returns
-        None if the facts are not certain without parsing.
+        Derives the facts about a second op from the facts about this op, and returns
+        them. The text of this op has the form `before`, and the text of the second op
+        the form `after`. The two texts differ only in names of types and callees.
+        `types` maps the names of types to types. Returns None if the facts are not
+        certain without parsing.
         """
         if before.has_types_in_attributes or not types.keys() >= set(after.types):
             return None

@@ -89,7 +89,7 @@ class ProgramParser(LocationParser):
     The parser has a cache, because a distributed program of many layers and stages
     repeats a few hundred ops, types and attribute dictionaries thousands of times.
     Repetitions are recognised by their text; for an op, the names of values, types and
-    callees do not count. All other text is left to xDSL, so the accepted texts and the
+    callees may differ. All other text is left to xDSL, so the accepted texts and the
     errors stay the same.
     """
 

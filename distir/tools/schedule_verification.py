@@ -212,7 +212,7 @@ def _large_parameters(
 def elements_of(module: ModuleOp) -> int | None:
     """
     Returns the number of array elements in all values of a program. The values of a
-    function count once for each call. Returns None if a size is unknown.
+    function are counted once for each call. Returns None if a size is unknown.
     """
     from xdsl.dialects.builtin import TensorType
     from xdsl.dialects.func import CallOp

@@ -210,8 +210,8 @@ class Accelerator(accelerate.Accelerator):
     def gather(self, tensor: Any) -> Any:
         """
         Returns `tensor`, a tensor or a structure of tensors, with the rows of all parts
-        of the batch, while the argument has only the rows of this rank's part. Each
-        part counts once.
+        of the batch, while the argument has only the rows of this rank's part. The
+        result has each part once.
         """
         place = self._place()
         return tree_map_only(
@@ -222,8 +222,8 @@ class Accelerator(accelerate.Accelerator):
         self, input_data: Any, use_gather_object: bool = False
     ) -> Any:
         """
-        Returns the rows, or the objects, of all parts of the batch. Each part counts
-        once.
+        Returns the rows, or the objects, of all parts of the batch. The result has each
+        part once.
         """
         leaves = tree_leaves(input_data)
         if not use_gather_object and all(isinstance(x, torch.Tensor) for x in leaves):
@@ -236,7 +236,7 @@ class Accelerator(accelerate.Accelerator):
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """
         Returns the sum, or with `reduction="mean"` the mean, of `tensor` over the parts
-        of the batch, times `scale`. Each part counts once.
+        of the batch, times `scale`. Each part is included once.
         """
         copies = self.num_processes // self._place().count if self._parallel else 1
         found = super().reduce(tensor, reduction, scale)

@@ -91,9 +91,8 @@ def assume_imbalance(module: ModuleOp, imbalance: float | None) -> None:
 
 def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     """
-    Returns the value that owns the rows that `op` constrains, and the number of used
-    rows. The owner is the result `rows` of `train.expert_places`, which assigns the
-    rows to experts. The number counts the used rows of a group over all shards. Returns
+    Returns the result `rows` of the `train.expert_places` that made the rows that `op`
+    constrains, and the number of these rows that a group uses over all shards. Returns
     None if no op uses the constrained rows.
     """
     for user in _users(op.result):

@@ -150,6 +150,6 @@ def test_the_options_that_may_gather_first() -> None:
         return DistributionOptions(d=4, overlap=True, **given)
 
     assert may_gather_first(options(zero=1))
-    assert not may_gather_first(options(zero=1, k=4))
+    assert may_gather_first(options(zero=1, k=4))
     assert not may_gather_first(options(zero=3))
     assert not may_gather_first(options(zero=1, overlapped=("dp",)))

@@ -48,7 +48,7 @@ them.
 class MayBeInFlight(OpTrait):
     """
     The trait of ops of other dialects whose operands and results may be in flight (not
-    yet arrived), because the ops stand for collectives or hold tensors that no op reads
+    yet arrived). Such an op stands for collectives, or holds tensors that no op reads
     yet.
     """
 

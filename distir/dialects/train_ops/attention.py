@@ -338,10 +338,10 @@ class CausalAttentionOp(FusedAttentionOp):
     `FusedAttentionOp` describes everything else. `is_causal`, which counts positions
     from 0, is not allowed.
 
-    - `step`: used if `blocks` blocks of keys travel around a ring: the number of
-      devices that the keys have moved away from the queries of the same positions. The
-      simulator derives the amount of work from `step`. Results depend on the positions
-      alone.
+    - `step`: only if `blocks` blocks of keys travel around a ring of devices: the
+      number of times that the blocks were passed on before this op. At step 0, a device
+      has the keys of its queries' own positions. The simulator derives the amount of
+      work from `step`. Results depend on the positions alone.
     """
 
     query_positions = operand_def(TensorType)

@@ -207,8 +207,8 @@ class PoolGradOp(WindowsOp):
 class MaxPoolGradOp(PoolGradOp):
     """
     The gradient of `onnx.MaxPool`. Each element of `dy` is added at the position of its
-    window's maximum in `x`. If several elements are equal to the maximum, the first one
-    in row-major order counts.
+    window's maximum in `x`. If several elements are equal to the maximum, the position
+    is that of the first of these elements in row-major order.
     """
 
     name = "train.max_pool_grad"

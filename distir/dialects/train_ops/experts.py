@@ -270,8 +270,8 @@ class GroupedOp(TrainOp):
 
     - `rows`: the number of each row's expert within its shard; -1 for empty rows;
     - `transposed`: matrices are [output, input] instead of [input, output];
-    - `taken`: the number of rows of a group, over all shards, that are not empty; if
-      absent, all rows count. The estimated work depends on `taken`, results do not;
+    - `taken`: the number of rows of a group, over all shards, that are not empty; by
+      default all rows. The estimated work depends on `taken`, results do not;
     - `imbalance`: only if no token is dropped, and the shards may be on different
       devices: the assumed load of the busiest device, as of `train.expert_places`.
       Estimates of time and memory then count only the rows of this load; without

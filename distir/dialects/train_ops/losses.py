@@ -108,8 +108,8 @@ def _classes(labels: Expr, ignore_index: int | None) -> Expr:
 class LabelLossOp(FormulaOp):
     """
     Base of losses of integer labels and of their gradients. These ops have an operand
-    `labels`, a divisor, and a label `ignore_index`. Positions with this label do not
-    count.
+    `labels`, a divisor, and a label `ignore_index`. Positions with this label add
+    nothing to the loss.
     """
 
     TORCH: ClassVar[str] = "{op}({*}, {op.factor}, {op.ignored})"
@@ -126,7 +126,8 @@ class LabelLossOp(FormulaOp):
     @property
     def ignored(self) -> int | None:
         """
-        The label whose positions add nothing to the loss, or None if all labels count.
+        The label whose positions add nothing to the loss, or None if no label is
+        ignored.
         """
         return None if self.ignore_index is None else self.ignore_index.value.data
 

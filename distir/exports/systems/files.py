@@ -95,8 +95,9 @@ def json_text(values: Mapping[str, Any]) -> str:
 
 def toml_text(values: Mapping[str, Any]) -> str:
     """
-    Returns options, named by paths with dots, as the text of a TOML file. Each path has
-    a table. Leaves out options that are None.
+    Returns options as the text of a TOML file. The options are named by paths with
+    dots; all but the last component of a path name the option's table. Leaves out
+    options that are None.
     """
     tables: dict[str, list[str]] = {}
     for name, value in values.items():

@@ -250,8 +250,9 @@ class System(ABC):
         rule: OptionRule, settings: RunSettings, said: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """
-        Returns the options of a rule. Options that were read from a file stay unchanged
-        if these options still give the settings; otherwise the rule writes new options.
+        Returns the options that a rule writes for `settings`. If `said` holds options
+        that were read from a file, and these options already give `settings`, they are
+        returned unchanged.
         """
         before = {name: said[name] for name in rule.options if name in said}
         if not before:

@@ -120,8 +120,8 @@ class GenerationStep:
     ) -> tuple[SSAValue, SSAValue]:
         """
         Returns the positions of the tokens of padded prompts, and a mask [batch,
-        tokens, tokens] that is true where a token may attend to a token. A padding
-        token attends only to itself.
+        tokens, tokens]. The mask is true where the token of the row may attend to the
+        token of the column. A padding token attends only to itself.
         """
         batch, length = self.sizes.batch, self.tokens
         row, square = (batch, length), (batch, length, length)

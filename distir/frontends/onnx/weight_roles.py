@@ -99,9 +99,9 @@ class WeightRoles:
 
     def _replaced(self, graph: GraphProto) -> set[str]:
         """
-        Returns the names of tensors that nodes read in place of a parameter or buffer,
-        because the exporter transposed or folded the parameter or buffer, or merged it
-        with an equal tensor.
+        Returns the names of tensors that nodes read in place of a parameter or buffer.
+        The exporter made such a tensor by transposing or folding the parameter or
+        buffer, or by merging it with an equal tensor.
         """
         if self.exported is None:
             return set()

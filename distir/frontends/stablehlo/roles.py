@@ -78,12 +78,12 @@ def argument_roles(
     """
     Returns the role of each argument.
 
-    An argument that a result replaces is a parameter if it is a float and a result that
-    replaces no argument, such as the loss, depends on it; otherwise it is a state. An
-    argument of the batch (`inputs`) is an input. However, it is a constant, such as the
-    key of a random generator, if its dimension 0 differs from the batch size of most
-    inputs. Any other argument is a parameter if it is a float, and otherwise a
-    constant.
+    An argument that a result replaces is a parameter or a state. It is a parameter if
+    it is a float and the loss, or any other result that replaces no argument, depends
+    on it. An argument of the batch (`inputs`) is an input. However, it is a constant,
+    such as the key of a random generator, if its dimension 0 differs from the batch
+    size of most inputs. Any other argument is a parameter if it is a float, and
+    otherwise a constant.
     """
     replaced = set(updated.values())
     used = _used_by_others(function, set(updated))

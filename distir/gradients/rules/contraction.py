@@ -234,8 +234,8 @@ def _contraction(
 @gradient_rule("train.slogdet")
 def logarithm(op: Operation, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
-    Gradient rule of `train.slogdet`: only the gradient of the logarithm counts, because
-    the sign is constant almost everywhere.
+    Gradient rule of `train.slogdet`: only the gradient of the logarithm is used,
+    because the sign is constant almost everywhere.
     """
     assert isinstance(op, SlogdetOp)
     _, gradient = gradients
@@ -268,8 +268,8 @@ def transform(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     length n; the rule corrects this factor. For a real x only the real part is kept.
     The gradient of a one-sided transform is padded with zeros to all frequencies. In
     the gradient of a one-sided inverse transform, frequencies that the inverse uses
-    twice count twice. Raises DistIRError if the program computes the axis or the
-    length.
+    twice have twice the weight. Raises DistIRError if the program computes the axis or
+    the length.
     """
     x = op.operands[0]
     where, length = op.input(2), op.input(1)

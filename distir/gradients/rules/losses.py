@@ -71,8 +71,8 @@ def _check_labels(op: OnnxOp) -> None:
 
 def _kept(op: OnnxOp, build: GradientBuilder) -> SSAValue | None:
     """
-    Returns a Boolean tensor that tells for each label whether the label counts, or None
-    if all labels count.
+    Returns a Boolean tensor that is false for the labels that the loss ignores. Returns
+    None if the loss ignores no label.
     """
     ignored = op.attribute("ignore_index")
     if ignored is None:

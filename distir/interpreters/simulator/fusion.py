@@ -143,8 +143,8 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
 def _can_follow(op: Operation, before: Operation) -> bool:
     """
     Whether the kernel of `before` can also compute `op`. `op` must be near in the
-    program, and the operands of `op` that `before` does not compute must exist before
-    `before` runs, or be constants, such as a causal mask.
+    program. Each operand of `op` must be a result of `before`, a constant such as a
+    causal mask, or a value that already exists when `before` runs.
     """
     others = {v.owner for v in op.operands if not _is_constant(v)} - {before}
     between = op.prev_op

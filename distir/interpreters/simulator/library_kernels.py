@@ -48,9 +48,9 @@ def moved_by(
 def moved_by_rotary(op: Operation, result_bytes: Sequence[int]) -> int | None:
     """
     Returns the bytes that `op` moves if one kernel computes rotary positions: it reads
-    a tensor and writes the rotated tensor. These bytes count for the sum that ends the
-    computation; all other ops of the computation move nothing. The result is None if
-    `op` does not belong to rotary positions.
+    a tensor and writes the rotated tensor. These bytes are returned for the addition
+    that ends the computation; for all other ops of the computation the result is 0. The
+    result is None if `op` does not belong to rotary positions.
     """
     if op.name not in IN_ROTARY and op.name != "onnx.Add":
         return None

@@ -90,8 +90,8 @@ class Simulation:
     order of `devices` (device ids).
 
     - `cluster`, `profiles`: the names of the cluster and of the profiles, if any;
-      `unknown_links`: the levels of links whose kind is in no profile, so that data
-      sheets count;
+      `unknown_links`: the levels of links whose kind is in no profile, so that their
+      figures come from data sheets;
     - `step_time_s`: the seconds until the last device is done;
     - `throughput_samples_per_s`: the size of the first dimension of the first input,
       divided by the step time; 0 if the program has no such dimension, or if the step
@@ -163,7 +163,7 @@ class Simulation:
         """
         The model FLOPs utilisation, averaged over devices: the time that the
         contractions of the forward and the backward pass would take at the devices'
-        peak, as a fraction of the step time. Recomputed contractions do not count.
+        peak, as a fraction of the step time. Recomputed contractions are left out.
         """
         pairs = zip(self.seconds_at_peak, self.recomputed_at_peak, strict=True)
         return self._share([all_of_it - again for all_of_it, again in pairs])

@@ -243,8 +243,8 @@ def seen_pairs(
     Returns, for each device, the number of pairs of a query on this device and a key
     that the query sees under a causal mask. The `length` tokens are dealt out to
     `devices` devices in runs of `run` tokens, or contiguously if `run` is None. If
-    `step` is given, only keys of the device with an index smaller by `step` (around the
-    ring) count.
+    `step` is given, only keys of one device are counted: of the device `step` places
+    before the query's device, around the ring.
     """
     rounds = 1 if run is None else length // (devices * run)
     places = np.arange(length).reshape(rounds, devices, -1)

@@ -88,8 +88,8 @@ def choose_graphs(program: ModuleOp) -> None:
 def graphs(program: ModuleOp) -> dict[str, str]:
     """
     Returns, by name, the functions of a per-rank program that were chosen for CUDA
-    graphs, each with the reason why CUDA cannot capture it, or an empty string if CUDA
-    can.
+    graphs. The entry of a function is the reason why CUDA cannot capture it, or an
+    empty string if CUDA can.
     """
     return {
         function.sym_name.data: text_attribute(function.attributes, NO_GRAPH) or ""

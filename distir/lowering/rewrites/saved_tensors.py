@@ -82,8 +82,8 @@ class _Interface:
     def bundle_results(self) -> bool:
         """
         Packs results that go to the same calls into one bundle, and returns whether
-        there were such results. At fewer than half of the function's call sites, the
-        results may have other uses.
+        there were such results. It is enough if the results go to the same calls at
+        more than half of the function's call sites.
         """
 
         def key(index: int) -> Hashable:
@@ -193,8 +193,8 @@ class _Interface:
     def bundle_arguments(self) -> bool:
         """
         Packs arguments that come from the same call into one bundle, and returns
-        whether there were such arguments. At fewer than half of the function's call
-        sites, the arguments may come from elsewhere.
+        whether there were such arguments. It is enough if the arguments come from the
+        same call at more than half of the function's call sites.
         """
 
         def key(index: int) -> Hashable:

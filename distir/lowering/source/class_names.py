@@ -109,8 +109,8 @@ class ClassNames:
 
     def number(self, value: int) -> str:
         """
-        Returns the process of device `value` as an element of the rank's `numbers`, so
-        that ranks with different numbers can share the class.
+        Returns the expression for the process of device `value`: an element of the
+        rank's `numbers`, so that ranks with different numbers can share the class.
         """
         self.uses_numbers = True
         numbers, number = self.program.numbers, self.program.devices.index(value)

@@ -39,10 +39,10 @@ class Loop:
 
     def _find_given_away(self) -> None:
         """
-        Finds the values that the method uses for the last time in this loop, each as an
-        operand of one iteration, which then frees the value. Values without another use
-        in the loop are put into `released`; their variables are deleted before the
-        loop.
+        Finds the values that one iteration of this loop takes as an operand and that
+        the method does not use after the loop. The iteration then frees the value.
+        Values without another use in the loop are put into `released`; their variables
+        are deleted before the loop.
         """
         run, method = self.run, self.method
         given = {method.key(v) for values in run.given.values() for v in values}

@@ -213,9 +213,9 @@ class Method:
     def _give_away(self, call: CallOp, dying: list[Key]) -> list[Key]:
         """
         Moves tensors into a list from which the call takes them, so that the called
-        method can free them before it ends. Applies to tensors whose last use in this
-        method is the call, and that the called method does not need until its end.
-        Returns the values that must still be deleted after the call.
+        method can free them before it ends. The tensors have no later use in this
+        method, and the called method does not need them until its end. Returns the
+        values that must still be deleted after the call.
         """
         operands = list(call.operands)
         callee = self.writer.program.callee(call)
@@ -232,9 +232,9 @@ class Method:
 
     def _hand_out(self, op: AwaitGradientsOp, dying: list[Key]) -> list[Key]:
         """
-        Moves results of the program that this method no longer needs into a list, from
-        which the caller takes them, so that only the caller holds them. Returns the
-        values that must still be deleted.
+        Moves results of the program that this method no longer needs into a list. The
+        caller takes the results from this list, and is then the only holder of them.
+        Returns the values that must still be deleted.
         """
         operands = list(op.operands)
         given = [
@@ -261,9 +261,9 @@ class Method:
     def _take_from_lists(self, call: CallOp, at: int) -> None:
         """
         Passes tensors to the call by `pop()` from the ends of the lists that hold them,
-        so that the called method can free them before it ends. Applies to tensors whose
-        last use in this method is the call, and that the called method does not need
-        until its end.
+        so that the called method can free them before it ends. The tensors have no
+        later use in this method, and the called method does not need them until its
+        end.
         """
         if self.plan.lists.keys().isdisjoint(call.operands):
             return

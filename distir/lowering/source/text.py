@@ -162,8 +162,9 @@ _LIMIT = 60
 
 def sanitized(text: str) -> str:
     """
-    Returns a Python identifier from the ASCII letters, digits and single underscores of
-    `text`, without a leading underscore, or an empty string if no character remains.
+    Returns a Python identifier made of the ASCII letters, digits and single underscores
+    of `text`, without a leading underscore. Returns an empty string if no character
+    remains.
     """
     kept = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")[:_LIMIT].strip("_")
     return f"v{kept}" if kept[:1].isdigit() else kept

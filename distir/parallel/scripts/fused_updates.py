@@ -49,8 +49,9 @@ def _updated(
 
 def are_alike(lists: Sequence[Sequence[torch.Tensor]]) -> bool:
     """
-    Whether the first of `lists` has parameters of parallel modules, and every other
-    list that is not empty has, for each of them, a DTensor with the same layout.
+    Whether the tensors in `lists` have the same layouts. The first list must have
+    parameters of parallel modules. Each further list must be empty, or have a DTensor
+    with the layout of the parameter for each parameter.
     """
     if not all(is_of_module(parameter) for parameter in lists[0]):
         return False

@@ -10,8 +10,8 @@ def rows_of_all(own: torch.Tensor, part: int, parts: int) -> torch.Tensor:
     """
     Returns the rows of all `parts` parts of a batch, in order. `own` [rows, ...] are
     the rows of part `part`, which this rank has; parts may have different numbers of
-    rows. A scalar counts as one row. Ranks with the same part count once. Every rank
-    must call this function.
+    rows. A scalar counts as one row. If several ranks have the same part, the result
+    has its rows once. Every rank must call this function.
     """
     own = (own[None] if own.ndim == 0 else own).contiguous()
     world = dist.get_world_size()

@@ -94,9 +94,9 @@ def _without_empty_groups(
     info: Any,
 ) -> dict[str, Any]:
     """
-    Returns the states of an optimizer, in which a group without members on this rank
-    keeps its settings: it has members on other ranks, and PyTorch finds settings by
-    members.
+    Returns the states of an optimizer, read by PyTorch's function `theirs`. PyTorch
+    finds the settings of a group by the group's members. A group that has members only
+    on other ranks is therefore hidden from `theirs`, and keeps its settings.
     """
     groups = optimizer.param_groups
     is_numbered = not all(isinstance(key, str) for key in states[_STATES])

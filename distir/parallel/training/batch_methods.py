@@ -82,8 +82,8 @@ class BatchMethods(LikeItsSource):
         """
         Returns the mean cross-entropy of this rank's part of the batch, as a scalar.
         `logits` [..., classes] are an output of this module. `labels` [...] are
-        classes; labels that equal `ignore_index` do not count. If the classes of the
-        logits are split over ranks (`sharded_outputs=True`), the logits are not
+        classes; the mean leaves out rows whose label is `ignore_index`. If the classes
+        of the logits are split over ranks (`sharded_outputs=True`), the logits are not
         gathered. Every rank must call this method. Raises DistIRError if the shapes do
         not fit.
         """

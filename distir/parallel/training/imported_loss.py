@@ -82,6 +82,7 @@ def _scalar_result(module: ModuleOp) -> int | None:
 
 def ignored_label(loss: str | None) -> int | None:
     """
-    Returns the label that does not count in `loss`, or None if every label counts.
+    Returns the label whose positions `loss` leaves out, or None if `loss` leaves out no
+    label.
     """
     return IGNORED_LABEL if loss == "cross_entropy" else None

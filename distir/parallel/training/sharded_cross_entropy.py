@@ -21,10 +21,10 @@ def cross_entropy(
 ) -> torch.Tensor:
     """
     Returns the mean cross-entropy of `logits` [..., classes] and the classes `labels`
-    [...], as a scalar. Labels that equal `ignore_index` do not count. `logits` may be a
-    DTensor whose classes are split over ranks. Each of these ranks must pass the same
-    labels and call this function, and computes the exponentials of its own classes
-    only. Raises DistIRError if the shapes do not fit.
+    [...], as a scalar. The mean leaves out rows whose label is `ignore_index`. `logits`
+    may be a DTensor whose classes are split over ranks. Each of these ranks must pass
+    the same labels and call this function, and computes the exponentials of its own
+    classes only. Raises DistIRError if the shapes do not fit.
     """
     if labels.shape != logits.shape[:-1] or not logits.dim():
         raise DistIRError(

@@ -409,9 +409,9 @@ class AutoSearch(PlanSearch):
     @property
     def _followed(self) -> dict[Plan, Result]:
         """
-        Returns the results whose neighbours may be judged. Leaves out the slow plans
-        that most surely fit (`AutoSpace.surest`), until a plan fits that is not one of
-        them: the neighbours of a plan that is slightly too large for memory are better.
+        Returns the results whose neighbours may be judged. The slow plans that most
+        surely fit (`AutoSpace.surest`) are left out until another plan fits. Until
+        then, plans that are slightly too large for memory have better neighbours.
         """
         others = {p: r for p, r in self.results.items() if p not in self._surest}
         return self.results if ranked(others.values()) else others

@@ -70,7 +70,7 @@ def _first_of_kinds(results: Sequence[Simulated], width: int) -> list[Simulated]
     """
     Returns the first `width` results of each kind of plan. The kind of a plan says
     whether its layouts are searched and whether it has several pipeline ranks. Of
-    results with equal time and memory, only the first counts.
+    results with equal time and memory, only the first is kept.
     """
     distinct: dict[tuple[float, int], Simulated] = {}
     for result in results:

@@ -104,8 +104,9 @@ def memory_binds(search: PlanSearch) -> str:
 
 def runner_up(search: PlanSearch) -> Simulated | None:
     """
-    Returns the fastest plan that differs from the best plan in its division of the
-    program among the devices and in its time or memory. Returns None if there is none.
+    Returns the fastest plan that divides the program among the devices in another way
+    than the best plan, and whose time or memory is different. Returns None if there is
+    none.
     """
     best, others = search.best, ranked(search.results.values())
     assert best is not None

@@ -324,11 +324,11 @@ class AutoSpace:
 
     def _next_degrees(self, c: GridPlan) -> Iterator[GridPlan]:
         """
-        Yields the plans in which one degree of data, tensor, pipeline or expert
-        parallelism is half as large as in `c`, and a second one of these degrees is
-        twice as large. The size of micro-batches does not change. These plans are for
-        models with experts: these models have so many combinations of degrees that a
-        search may not reach all of them.
+        Yields plans that differ from `c` in two of the degrees of data, tensor,
+        pipeline and expert parallelism: one degree is half as large, and a second one
+        is twice as large. The size of micro-batches does not change. These plans are
+        for models with experts: these models have so many combinations of degrees that
+        a search may not reach all of them.
         """
         for less, more in permutations("dtpe", 2):
             if getattr(c, less) % 2:
@@ -433,10 +433,10 @@ class AutoSpace:
 
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
-        Yields the neighbours of a plan with searched layouts. They have different
-        pipeline options, one mesh axis split into two, a factor of two moved from one
-        axis to another, or twice or half as many pipeline ranks on a mesh of half or
-        twice the size.
+        Yields the neighbours of a plan with searched layouts. A neighbour has one of
+        these changes: different pipeline options, one mesh axis split into two, a
+        factor of two moved from one axis to another, or twice (or half) as many
+        pipeline ranks on a mesh of half (or twice) the size.
         """
         yield from self._pipelines(c, c.batch)
         sizes = [size for _, size in c.axes]

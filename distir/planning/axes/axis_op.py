@@ -283,8 +283,9 @@ class AxisOp:
     def exchanged(self, strategy: AxisStrategy) -> float:
         """
         Returns the cost of the communication inside the ops of the decomposition that
-        `strategy` uses, or 0 if it uses none. An op that communicates by itself is then
-        written by the user, so its communication is not a choice of the planner.
+        `strategy` uses. Returns 0 without a decomposition: an op that communicates by
+        itself then comes from the user, and the planner does not choose its
+        communication.
         """
         (option,) = strategy.options
         if not strategy.parts or not isinstance(option, SplitFactor):

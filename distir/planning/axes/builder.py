@@ -306,9 +306,9 @@ class AxisGraphBuilder:
     ) -> list[Placement]:
         """
         Returns the splits to which one use may move a value and that a later use also
-        takes. If the function returns the value (`returned`), every split to which a
-        use may move the value counts, because the value may leave the function in each
-        of these splits.
+        takes. If the function returns the value (`returned`), the list has every split
+        to which a use may move the value, because the value may leave the function in
+        each of these splits.
         """
         found: dict[Placement, None] = {}
         behind: set[Placement] = set()

@@ -184,7 +184,8 @@ class EdgeCosts:
     def size(self, info: AxisOp, operand: int, source: Source) -> float:
         """
         Returns the bytes of an operand that are moved to its op. If the operand is a
-        parameter (`source`), only the part that later axes leave on a device counts.
+        parameter (`source`), the result covers only the part that later axes leave on a
+        device.
         """
         size = info.moved_bytes[operand]
         return size / self.policy.program.later_parts if source == "parameter" else size

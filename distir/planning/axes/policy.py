@@ -172,8 +172,9 @@ class AxisPolicy:
         self, op: Operation, hints: Mapping[SSAValue, set[SplitPlacement]]
     ) -> Iterable[SplitFactor]:
         """
-        Yields the factors, with run lengths (block sizes), whose split gives a result
-        of `op` one of the placements that `hints` names for it.
+        Yields the factors of `op`, with run lengths (block sizes), whose split gives a
+        result a placement that `hints` suggests. `hints` has the suggested placements
+        of each value.
         """
         info = self.program.info(op)
         for index, result in enumerate(op.results):

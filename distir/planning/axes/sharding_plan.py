@@ -239,7 +239,7 @@ class ShardingPlan:
     def _splits_the_batch(self, axis: str, keys: Sequence[ArgumentKey]) -> bool:
         """
         Whether `axis` splits the inputs. Parameters and states may then be stored split
-        (ZeRO), but they do not decide how the work is split. An input does not count if
+        (ZeRO), but they do not decide how the work is split. An input is passed over if
         the user requested a split of a dimension that is not the first, such as the
         heads of a key-value cache.
         """

@@ -100,7 +100,7 @@ class CostModel(ABC):
         Returns the bytes of a device's memory that a value of the sequential type
         `type_` takes while it lives. In models of micro-batches these are the bytes of
         all micro-batches under way. If the ranks of a pipeline divide the values among
-        themselves, only the device's share counts.
+        themselves, the result covers only the device's share.
         """
         return self.bytes(type_, layout)
 

@@ -114,8 +114,9 @@ class MicroBatchCosts(SimulatedCosts):
     def send(self, type_: Attribute, layout: Layout) -> float:
         """
         Returns the cost of sending a value from each device of a rank to a device of
-        the next rank. The cost is in seconds of work that lengthen the step as much.
-        `layout` says whether the value is of one micro-batch or of all.
+        the next rank. The cost is given in seconds of work: this much work lengthens
+        the step as much as the send does. `layout` says whether the value is of one
+        micro-batch or of all.
         """
         return self.price * self.link.seconds(self.bytes(type_, layout))
 
@@ -206,8 +207,9 @@ def _size(mesh: Mesh) -> int:
 
 def price_of_sends(schedule: PipelineSchedule, *, blocking: bool = False) -> float:
     """
-    Returns the price of a second of sends between ranks, in seconds of work that
-    lengthen a step as much, if sends and work are spread evenly over the ranks.
+    Returns the price of one second of sends between ranks, in seconds of work: this
+    much work lengthens a step as much as a second of sends does. Assumes that sends and
+    work are spread evenly over the ranks.
 
     Devices work while sends are under way, and wait only for the messages that they
     need. The price therefore depends on the schedule. In a long 1F1B schedule it is

@@ -5,13 +5,14 @@ Distributes a sequential program by a user's options: the steps behind the pass
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError, one_of
-from distir.interpreters.simulator import Simulation
 from distir.pipelining import SEARCH
 from distir.planning.annotations import add_notes
 from distir.planning.axes.sharding_plan import propagate_sharding
@@ -39,10 +40,15 @@ from distir.planning.distribution.options import (
     AXES,
     EXPERT_AXES,
     NAME,
+    ZERO_AXES,
     DistributionOptions,
 )
 from distir.planning.distribution.outputs import leave_outputs_split, split_outputs
-from distir.planning.distribution.overlap import overlap_communication
+from distir.planning.distribution.overlap import (
+    Combination,
+    Overlapped,
+    overlap_communication,
+)
 from distir.planning.distribution.own_axes import request_own_axes
 from distir.planning.distribution.padding import PADDABLE, pad_dimensions, pad_heads
 from distir.planning.distribution.zero import store_split
@@ -63,6 +69,7 @@ from distir.transforms.memory.checkpoint_policies import LayerPolicies
 from distir.transforms.memory.checkpointing import checkpoint
 from distir.transforms.memory.state_offloading import offload_states
 from distir.transforms.overlap.kinds import KINDS
+from distir.transforms.overlap.shared_gathers import gather_once
 from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
 from distir.transforms.sequences.ring_attention import ring_attention
@@ -184,12 +191,11 @@ def check_experts(options: DistributionOptions) -> None:
 def may_gather_first(options: DistributionOptions) -> bool:
     """
     Whether ZeRO's stages 1 and 2 may gather updated parameters at the start of the next
-    step, where the forward pass can overlap the communication, instead of right after
-    the update. With several micro-batches this is not allowed, because each micro-batch
-    would gather all parameters again.
+    step, instead of right after the update. The forward pass can then overlap the
+    communication. Of several micro-batches, the first one gathers parameters for all.
     """
     early = options.overlap and "params" in (options.overlapped or KINDS)
-    return early and options.zero in (1, 2) and not options.is_pipelined
+    return early and options.zero in (1, 2)
 
 
 def choose_layouts(
@@ -277,7 +283,7 @@ def solve_layouts(
         store_split(
             module,
             options.zero,
-            [axis for axis in ("d", "e") if mesh.sizes.get(axis, 1) > 1],
+            [axis for axis in ZERO_AXES if mesh.sizes.get(axis, 1) > 1],
             gather_first=gather_first and may_gather_first(options),
             no_sync=options.no_sync,
         )
@@ -320,24 +326,53 @@ def _distribute(
     options = options.on_one_mesh()
     known = KnownLocations.of(module)
     late = module.clone() if may_gather_first(options) else None
-    found, made = _distributed(module, options, chosen)
-    if late is not None and found is not None:
-        other, _ = _distributed(late, options, chosen, gather_first=False)
-        if other is not None and _is_better(other, found):
+    if late is None:
+        _, made = _distributed(module, options, chosen)
+    elif options.is_pipelined:
+        # The best combination of one program is the only one that is tried for the
+        # other, as both overlap in the same ways and take long to simulate.
+        other, made = _distributed(late, options, chosen, gather_first=False)
+        tried = _without_hoisting(other, options)
+        found, own = _distributed(module, options, chosen, tried=tried)
+        if _is_better(found, other):
+            made = own
+        else:
             replace_program(module, late)
+    else:
+        found, made = _distributed(module, options, chosen)
+        other, own = _distributed(late, options, chosen, gather_first=False)
+        if _is_better(other, found):
+            replace_program(module, late)
+            made = own
     if known is not None:
         known.complete(module)
     verify_distribution(module)
     return made
 
 
-def _is_better(first: Simulation, second: Simulation) -> bool:
+def _without_hoisting(
+    found: Overlapped | None, options: DistributionOptions
+) -> Sequence[Combination]:
+    """
+    Returns the combination of overlaps in `found`, or, if nothing was gained, the plain
+    overlap that `options` ask for. No gathers move out of functions, as in a program in
+    which all micro-batches share them these have moved already.
+    """
+    if found is None or found.combination is None:
+        return [Combination(frozenset(options.overlapped or KINDS))]
+    return [replace(found.combination, hoist=False)]
+
+
+def _is_better(first: Overlapped | None, second: Overlapped | None) -> bool:
     """
     Whether the first program is better than the second program. A program that fits
     into memory is better than a program that does not. If both fit, or neither does,
-    the faster program is better.
+    the faster program is better. Programs that were not simulated are not better.
     """
-    return (not first.fits, first.step_time_s) < (not second.fits, second.step_time_s)
+    if first is None or second is None:
+        return False
+    one, other = first.simulation, second.simulation
+    return (not one.fits, one.step_time_s) < (not other.fits, other.step_time_s)
 
 
 def _distributed(
@@ -346,10 +381,12 @@ def _distributed(
     chosen: Chosen | None,
     *,
     gather_first: bool = True,
-) -> tuple[Simulation | None, Chosen]:
+    tried: Sequence[Combination] = (),
+) -> tuple[Overlapped | None, Chosen]:
     """
-    Distributes a program in place. Returns the simulation of the distributed program,
-    if the option `overlap` needs one, and the choices that other programs can follow.
+    Distributes a program in place. Returns the overlap of communication, if `options`
+    ask for it, and the choices that other programs can follow. If `tried` is given,
+    only these combinations of overlaps are tried.
     """
     try:
         choose_layouts(module, options, chosen, gather_first=gather_first)
@@ -370,6 +407,7 @@ def _distributed(
         )
     made = Chosen(layouts, stages)
     lower_reshards(module)
+    share_gathers_as_asked(module, options)
     pass_keys_on_as_asked(module, options)
     check_expectations(module, options.k if options.is_pipelined else 1)
     if options.buckets:
@@ -378,8 +416,19 @@ def _distributed(
     if not options.overlap:
         return None, made
     kinds = options.overlapped or KINDS
-    found = overlap_communication(module, kinds=kinds, profiles=options.profile)
+    found = overlap_communication(
+        module, kinds=kinds, profiles=options.profile, tried=tried
+    )
     return found, made
+
+
+def share_gathers_as_asked(module: ModuleOp, options: DistributionOptions) -> None:
+    """
+    Lets the first micro-batch gather parameters that are stored split for all others,
+    with the ZeRO stages 1 and 2.
+    """
+    if options.is_pipelined and options.zero in (1, 2):
+        gather_once(module, ZERO_AXES)
 
 
 def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:

@@ -16,6 +16,9 @@ NAME = "distribute"
 AXES = ("r", "d", "e", "c", "t")
 """The axes of a program's mesh in their order, without the axis of micro-batches."""
 
+ZERO_AXES = ("d", "e")
+"""The axes over which ZeRO splits what a training step stores."""
+
 EXPERT_AXES = ("e", "ec", "et", "ect")
 """The sets of axes over which experts may be dealt out, one letter for each axis."""
 

@@ -5,7 +5,9 @@ Chooses the communication that overlaps computation, by simulating the alternati
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -32,6 +34,33 @@ done are reduced while others are computed.
 """
 
 
+@dataclass(frozen=True)
+class Combination:
+    """
+    A way in which communication overlaps computation. `kinds` are the kinds of
+    communication that overlap. With `hoist`, gathers move out of functions. With
+    several `pieces`, products are computed in pieces; `gathered` includes products of
+    gathered rows. With `paired`, forward and backward passes of a pipeline with
+    all-to-alls are computed beside each other.
+    """
+
+    kinds: frozenset[str]
+    hoist: bool = False
+    pieces: int = 1
+    gathered: bool = False
+    paired: bool = False
+
+
+class Overlapped(NamedTuple):
+    """
+    The result of `overlap_communication`: the simulation of the program, and the
+    combination that was chosen, or None if nothing was gained.
+    """
+
+    simulation: Simulation
+    combination: Combination | None
+
+
 def overlap_communication(
     module: ModuleOp,
     ahead: int = 1,
@@ -39,15 +68,17 @@ def overlap_communication(
     *,
     profiles: Sequence[str | Path | Profile] = (),
     before: Simulation | None = None,
-) -> Simulation:
+    tried: Sequence[Combination] = (),
+) -> Overlapped:
     """
     Lets communication run while devices compute, where this is faster and fits into
     memory. Changes the distributed program in place, adds a note on the gain, and
     returns the simulation of the result.
 
-    `kinds` are the kinds of communication that may overlap. A gather of a parameter may
-    start `ahead` uses of gathered parameters before its own use. Simulations use
-    `profiles`; `before` is the simulation of the unchanged program, if known. A program
+    `kinds` are the kinds of communication that may overlap. `ahead` is the number of
+    gathered parameters whose uses may lie between the start of a gather and the use of
+    its result. Simulations use `profiles`; `before` is the simulation of the unchanged
+    program, if known. If `tried` is given, only these combinations are tried. A program
     with buckets gets new buckets. Raises DistIRError if `ahead` is below 1 or a kind
     does not exist.
     """
@@ -65,33 +96,15 @@ def overlap_communication(
     # A program that does not fit is not made worse by one that does not fit either.
     limit = peak if before.fits else None
     best, chosen, after = _rank(before, limit), None, before
-    hoisted = False
+    kept: Combination | None = None
 
-    def gains(
-        some: frozenset[str],
-        hoist: bool,
-        pieces: int = 1,
-        gathered: bool = False,
-        paired: bool = False,
-    ) -> bool:
+    def gains(combination: Combination) -> bool:
         """
         Tries a combination of overlaps, and keeps the program if it is the best so far.
-        Returns whether it is. `some` are the kinds of communication that overlap. With
-        `hoist`, gathers move out of functions. With several `pieces`, products are
-        computed in pieces; `gathered` includes products of gathered rows. With
-        `paired`, forward and backward passes of a pipeline are computed beside each
-        other.
+        Returns whether it is.
         """
-        nonlocal best, chosen, after, hoisted
-        copy = _overlapped(
-            apart,
-            ahead,
-            some,
-            hoist=hoist,
-            pieces=pieces,
-            gathered=gathered,
-            paired=paired,
-        )
+        nonlocal best, chosen, after, kept
+        copy = _overlapped(apart, ahead, combination)
         if copy is None:
             return False
         if has_buckets:
@@ -101,40 +114,44 @@ def overlap_communication(
         rank = _rank(result, limit)
         if rank[:2] >= best[:2] and (chosen is None or rank >= best):
             return False
-        best, chosen, after, hoisted = rank, copy, result, hoist
+        best, chosen, after, kept = rank, copy, result, combination
         return True
 
-    for some, hoist in _attempts(kinds):
-        gains(some, hoist)
-    if "tp" in kinds:
+    for combination in tried or _attempts(kinds):
+        gains(combination)
+    if "tp" in kinds and not tried:
         # Twice as many pieces are tried as long as that is faster.
         asked, pieces = frozenset(kinds), 2
         for gathered in (False, True):
-            while pieces <= _MOST_PIECES and gains(asked, hoisted, pieces, gathered):
+            while pieces <= _MOST_PIECES and gains(
+                Combination(asked, _hoists(kept), pieces, gathered)
+            ):
                 pieces *= 2
             pieces = max(2, pieces // 2)
-        gains(asked, hoisted, paired=True)
+        gains(Combination(asked, _hoists(kept), paired=True))
     if chosen is None:
         add_notes(module, [f"{_WHAT}: nothing gained; left as it is"])
-        return before
+        return Overlapped(before, None)
     replace_program(module, chosen)
     note = f"{_WHAT}: step time {after.step_time_s:.4g} s instead of {before.step_time_s:.4g} s"
     if max(after.peak_memory_bytes) != peak:
         note += f", peak memory {max(after.peak_memory_bytes)} B instead of {peak} B"
     add_notes(module, [note])
-    return after
+    return Overlapped(after, kept)
 
 
-def _attempts(kinds: Collection[str]) -> list[tuple[frozenset[str], bool]]:
-    """
-    Returns the combinations to try. Each is a pair: the kinds of communication to
-    overlap, and whether to gather parameters outside of functions.
-    """
+def _hoists(combination: Combination | None) -> bool:
+    """Whether a combination, if there is one, moves gathers out of functions."""
+    return combination is not None and combination.hoist
+
+
+def _attempts(kinds: Collection[str]) -> list[Combination]:
+    """Returns the combinations that are tried first, without products in pieces."""
     asked = frozenset(kinds)
-    found = [(asked, True)] if "params" in asked else []
-    found += [(asked, False)]
+    found = [Combination(asked, hoist=True)] if "params" in asked else []
+    found += [Combination(asked)]
     fewer = asked - {"tp", "params"}
-    return found if fewer in (asked, frozenset()) else [*found, (fewer, False)]
+    return found if fewer in (asked, frozenset()) else [*found, Combination(fewer)]
 
 
 def _take_apart(module: ModuleOp) -> bool:
@@ -149,32 +166,24 @@ def _take_apart(module: ModuleOp) -> bool:
 
 
 def _overlapped(
-    module: ModuleOp,
-    ahead: int,
-    kinds: Collection[str],
-    *,
-    hoist: bool,
-    pieces: int,
-    gathered: bool,
-    paired: bool,
+    module: ModuleOp, ahead: int, combination: Combination
 ) -> ModuleOp | None:
     """
-    Returns a copy of a program in which communication of the kinds `kinds` overlaps
-    computation. Parameters are gathered `ahead` uses early. With `hoist`, gathers move
-    out of functions. With several `pieces`, products are computed in pieces; `gathered`
-    says whether this includes products of gathered rows. With `paired`, forward and
-    backward passes of a pipeline with all-to-alls are computed beside each other.
-    Returns None if there are no gathers to move, no products to cut, or no calls to
-    join.
+    Returns a copy of a program in which communication overlaps computation as in
+    `combination`. Parameters are gathered `ahead` uses early. Returns None if there are
+    no gathers to move, no products to cut, or no calls to join.
     """
     copy = module.clone()
     write_kinds(copy)
-    if pieces > 1 and not products_in_pieces(copy, pieces, gathered=gathered):
+    kinds, pieces = combination.kinds, combination.pieces
+    if pieces > 1 and not products_in_pieces(
+        copy, pieces, gathered=combination.gathered
+    ):
         return None
     sink_reductions(copy, kinds)
-    if hoist and not hoist_gathers(copy):
+    if combination.hoist and not hoist_gathers(copy):
         return None
-    if paired and not pair_calls(copy):
+    if combination.paired and not pair_calls(copy):
         return None
     place_functions(reachable_functions(copy), ahead, kinds)
     erase_kinds(copy)

@@ -515,10 +515,10 @@ def _stacked_rows(value: SSAValue) -> list[SSAValue]:
 
 def _measured_gradients(op: UpdateOp) -> list[SSAValue]:
     """
-    Returns the gradient that the backward pass computes for an update, before casts and
-    scaling, if the program computes a norm or a sum of squares of this gradient, for
-    clipping or for the direction of the update. If the program computes the norm of a
-    direction, the list holds this direction too.
+    Returns a list with the gradient of an update, as the backward pass computes it
+    before casts and scaling. The gradient is in the list only if the program computes
+    sums of its squares, for clipping or for the direction of the update. If the program
+    computes such sums of a direction, the list holds this direction too.
     """
     found: list[SSAValue] = []
     value: SSAValue | None = op.gradient_operand
@@ -544,10 +544,10 @@ def _shared_gradients(
 ) -> dict[SSAValue, int]:
     """
     Finds the gradients of parameters in an optimizer whose update consists of single
-    ops. These are the values from which several elementwise ops compute new states,
-    unless elementwise ops compute the value itself from arguments. `results` maps new
-    states to the indices of the old states, which have the same shape. Returns each
-    gradient with one of these indices.
+    ops. A value is such a gradient if several elementwise ops compute new states from
+    it, and if elementwise ops do not compute the value itself from arguments. `results`
+    maps new states to the indices of the old states, which have the same shape. Returns
+    each gradient with one of these indices.
     """
     states = dict(results)
     users: dict[SSAValue, set[Operation]] = {}

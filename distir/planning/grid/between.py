@@ -215,8 +215,8 @@ def _bare(type_: Attribute) -> Attribute:
 
 def _rebuilt(module: ModuleOp, attributes: Iterator[Attribute]) -> ModuleOp:
     """
-    Returns a copy of a program in which `attributes` replace the attributes and types.
-    They are in the order in which the program is read (`_Found`).
+    Returns a copy of a program with new attributes and types. `attributes` lists these
+    in the order in which the program is read (`_Found`).
     """
     values: dict[SSAValue, SSAValue] = {}
 

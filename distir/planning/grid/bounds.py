@@ -34,9 +34,9 @@ class Bounds:
     Lower bounds for every plan of one program on a number of devices of a cluster.
 
     - `seconds_at_peak`: for each policy of `activation-checkpoint`, the seconds that
-      the contractions of the sequential program take at the peak speed of one device.
-      Recomputation counts. The value is 0 if devices differ, because no bound is known
-      then;
+      the contractions of the sequential program take at the peak speed of one device,
+      including recomputation. The value is 0 if devices differ, because no bound is
+      known then;
     - `devices`: the number of devices;
     - `parameters`, `states`: the bytes of parameters and of states that the program
       keeps from step to step;

@@ -122,7 +122,8 @@ class LayoutChooser:
         found = self._between(plan)
         if found is None:
             found = self._with_requests(plan, options)
-            solve_layouts(found, options)
+            # A pipeline gathers at the end of a step here. `distribute` also tries the start.
+            solve_layouts(found, options, gather_first=not plan.is_pipelined)
             partition(found)
             self._distributed[plan.batch] = found
         return found
@@ -228,8 +229,9 @@ class ChosenProgram:
 
     def is_for(self, plan: GridPlan) -> bool:
         """
-        Whether the layouts of this program are also the layouts of `plan`. `allows`
-        must also accept the plan's number of micro-batches.
+        Whether the layouts of this program are also the layouts of `plan`. The result
+        does not say whether the layouts are legal for the plan's number of
+        micro-batches; `allows` says this.
         """
         first = self._plan
         if first.shared != plan.shared:

@@ -24,6 +24,7 @@ from distir.planning.distribution.distribute import (
     distribute,
     offload_states_as_asked,
     pass_keys_on_as_asked,
+    share_gathers_as_asked,
 )
 from distir.planning.distribution.meshes import cluster_in
 from distir.planning.distribution.options import DistributionOptions
@@ -40,7 +41,7 @@ from distir.planning.plans.programs import Programs, trains
 from distir.planning.plans.result import Impossible, Result, Simulated
 from distir.planning.requests import Requests, check_whole
 from distir.planning.stages import make_pipeline_as_asked
-from distir.program import entry_function, functions
+from distir.program import entry_function, functions, parameters_of_gradients
 from distir.sharding.local import local_form
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import sharding_rule
@@ -225,7 +226,19 @@ class Evaluator:
             plan.context == "ring" or plan.offload_states
         )
         others = plan.stages or plan.overlap or is_changed
-        return not others and not self._requests.whole
+        return (
+            not others and not self._requests.whole and not self._shares_gathers(plan)
+        )
+
+    def _shares_gathers(self, plan: Plan) -> bool:
+        """
+        Whether the first micro-batch of a plan gathers parameters for all others: ZeRO
+        stages 1 and 2 of a step whose optimizer is outside of the program.
+        """
+        if not isinstance(plan, GridPlan) or plan.zero not in (1, 2):
+            return False
+        function = entry_function(self._program(plan.batch))
+        return bool(parameters_of_gradients(function))
 
     def prepare(self, plans: Sequence[Plan]) -> None:
         """
@@ -290,7 +303,7 @@ class Evaluator:
             before = found.simulated
             if self._profiles or isinstance(before, Step):
                 before = None
-            after = overlap_communication(found.module, before=before)
+            after = overlap_communication(found.module, before=before).simulation
             found = replace(found, simulated=None if self._profiles else after)
         check_whole(found.module, self._requests.whole)
         check_expectations(found.module, plan.k if plan.is_pipelined else 1)
@@ -307,6 +320,7 @@ class Evaluator:
             ops = pipeline_ops(division, options)
             module = ModuleOp(ops, division.module.attributes)
         lower_reshards(module)
+        share_gathers_as_asked(module, plan.options())
         pass_keys_on_as_asked(module, plan.options())
         return module
 

@@ -114,8 +114,8 @@ class GraphBuilder:
     - `intervals`: the lifetimes of values, computed at their first use.
 
     If the first mesh axis is the micro-batch axis, the splits over it follow from the
-    inputs, and `build` must receive them as `before`. Work on one micro-batch then
-    counts once per micro-batch.
+    inputs, and `build` must receive them as `before`. The cost of work on one
+    micro-batch is then multiplied by the number of micro-batches.
     """
 
     def __init__(
@@ -350,8 +350,8 @@ class GraphBuilder:
 
 def work_size(reachable: Sequence[FuncOp]) -> int:
     """
-    Returns the number of ops of a program; the ops of a function count once per call.
-    The entry function is the last of `reachable`.
+    Returns the number of ops of a program; the ops of a function are counted once per
+    call. The entry function is the last of `reachable`.
     """
     sizes: dict[str, int] = {}
     for function in reachable:

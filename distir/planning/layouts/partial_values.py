@@ -61,8 +61,8 @@ def _given(
     functions: Mapping[str, FuncOp],
 ) -> list[tuple[SSAValue, frozenset[str]]]:
     """
-    Returns pairs of a value and the reductions (such as "sum") with which this value
-    can be partial, for each value that `op` computes or passes to another function.
+    Returns a pair for each value that `op` computes or passes to another function: the
+    value, and the reductions (such as "sum") with which the value can be partial.
     `found` holds the reductions that are known so far.
     """
     nothing = frozenset[str]()

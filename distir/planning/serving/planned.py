@@ -18,10 +18,10 @@ FORMAT = "distir serving plan"
 @dataclass(frozen=True)
 class PlannedService:
     """
-    A service plan with the inputs of its search: the name of the program, the sizes of
-    its model, the names of the cluster and of the profiles, the number of devices, the
-    mean numbers of prompt and generated tokens of a request, the most tokens of a
-    request (`longest`), the rate in requests/s, and the limits.
+    A service plan with the inputs of its search. The inputs are the name of the
+    program, the sizes of its model, the names of the cluster and of the profiles, the
+    number of devices, the mean numbers of prompt and generated tokens of a request, the
+    most tokens of a request (`longest`), the rate in requests/s, and the limits.
     """
 
     program: str

@@ -393,10 +393,10 @@ class StepSimulator:
 
 def _keep_sequences(module: ModuleOp) -> None:
     """
-    Requests that the devices of expert parallelism compute the products and attention
-    of their own sequences, and exchange tokens only for experts, as engines do (data
-    parallelism of attention). In a step with few tokens, sharing the matrices instead
-    would send fewer bytes, but several messages in each layer make it slower.
+    Requests that each device of expert parallelism computes products and attention for
+    its own sequences only. Devices then exchange tokens only for experts, as in engines
+    (data parallelism of attention). In a step with few tokens, sharing the matrices
+    instead would send fewer bytes, but several messages in each layer make it slower.
     """
     for function in functions(module).values():
         for op in list(function.body.block.ops):

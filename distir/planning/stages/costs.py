@@ -76,7 +76,8 @@ class _Totals:
 
     def add(self, plan: CompiledFunction) -> None:
         """
-        Adds the seconds of the steps of a function. A callee counts once for each call.
+        Adds the seconds of the steps of a function. A callee is counted once for each
+        call.
         """
         for op, seconds in self._by_op(plan):
             self._seconds[op] += seconds

@@ -68,8 +68,8 @@ def _pieces(flat, shapes):
 def _shared(handle, finish, count, read=None):
     """
     Returns `count` tensors in flight that arrive in one message. The first wait for one
-    of them calls `finish`, which makes all of them, and then releases `finish` and
-    `read`, the memory from which the message is sent.
+    of them waits for the message and calls `finish`, which returns all of the tensors.
+    Until then, `read`, the memory from which the message is sent, is kept alive.
     """
     making, arrived = [(handle, finish, read)], {}
 

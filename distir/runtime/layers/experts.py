@@ -14,11 +14,12 @@ _library = torch.library.Library("distir_experts", "FRAGMENT")
 
 def expert_places(ids, experts, capacity, shards, places):
     """
-    Returns the slot of every choice in `ids` [groups, tokens, choices] (the shard of
-    the row times `places`, plus the row's place in the shard), and the expert of every
-    row, as an index within the row's shard. Slots of dropped choices and experts of
-    empty rows are -1. Each group sends at most `capacity` tokens to an expert and at
-    most `places` rows to a shard; the tokens' first choices come before their second
+    Assigns rows to the choices in `ids` [groups, tokens, choices], and returns two
+    tensors. The first has the slot of every choice: the shard of the choice's row times
+    `places`, plus the row's place in the shard. The second has the expert of every row,
+    as an index within the row's shard. Slots of dropped choices and experts of empty
+    rows are -1. Each group sends at most `capacity` tokens to an expert and at most
+    `places` rows to a shard; the tokens' first choices come before their second
     choices.
     """
     groups, tokens, choices = ids.shape

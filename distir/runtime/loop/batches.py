@@ -53,8 +53,9 @@ def place_in_batch(axes, meshes, rank):
 
 def share(spec, axes):
     """
-    Returns the shape of one part of a batch for an argument, and a copy of the argument
-    whose layout splits this part further, by the axes that are not in `axes`.
+    Describes one part of a batch for the argument `spec`. Returns the shape of the
+    part, and a copy of `spec` whose layout splits the part further, over all axes that
+    are not in `axes`.
     """
     shape, others = list(spec.shape), []
     for dim, split in enumerate(spec.split):

@@ -185,8 +185,8 @@ def non_max_suppression(boxes, scores, count, overlap, least_score, centers):
 def _bilinear(image, y, x, edge):
     """
     Returns the four weighted neighbours of each point (`y`, `x`) in `image` [channels,
-    height, width], whose sum is the sample. Points outside of the image count as 0.
-    With `edge`, points up to one element outside count as the edge.
+    height, width], whose sum is the sample. Points outside of the image have the value
+    0. With `edge`, points up to one element outside have the value of the edge.
     """
     height, width = image.shape[-2:]
     valid = torch.ones_like(y, dtype=torch.bool)

@@ -102,8 +102,8 @@ def _extreme(x, axes, keep, largest, dtype):
 
 def arg_extreme(function, x, axis, keep, last):
     """
-    Returns the position of the extreme along `axis`. Among equal values, the last
-    position counts if `last`, else the first. `function` is argmax or argmin.
+    Returns the position of the extreme along `axis`. Among equal values, the result is
+    the last position if `last`, else the first. `function` is argmax or argmin.
     """
     x = _ordered(x)
     if not last:

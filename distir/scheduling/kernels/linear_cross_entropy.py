@@ -21,8 +21,8 @@ def linear_cross_entropy(
 ) -> torch.Tensor:
     """
     Returns the cross-entropy of a linear layer without a bias. `x` has the shape [...,
-    features]; all dimensions before the last one count rows. `weight` has one row per
-    class, and `labels` one label per row of `x`.
+    features]; each index into the dimensions before the last one is a row. `weight` has
+    one row per class, and `labels` one label per row of `x`.
     """
     return _losses(x, weight, None, labels, reduction, ignore_index)
 
@@ -37,8 +37,8 @@ def biased_cross_entropy(
 ) -> torch.Tensor:
     """
     Returns the cross-entropy of a linear layer with a bias. `x` has the shape [...,
-    features]; all dimensions before the last one count rows. `weight` has one row per
-    class, and `labels` one label per row of `x`.
+    features]; each index into the dimensions before the last one is a row. `weight` has
+    one row per class, and `labels` one label per row of `x`.
     """
     return _losses(x, weight, bias, labels, reduction, ignore_index)
 

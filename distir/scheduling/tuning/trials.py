@@ -61,9 +61,9 @@ class Trials:
     ) -> Iterator[list[Trial]]:
         """
         Simulates points and yields lists of trials as they become known. With `prune`,
-        leaves out points that, by lower bounds of memory and time, do not fit into
-        memory or cannot exceed the throughput of the best earlier trial and `least`
-        (samples/s). Raises DistIRError if a process dies.
+        leaves out points that lower bounds rule out: points that do not fit into
+        memory, and points that cannot exceed the throughput of the best earlier trial
+        and `least` (samples/s). Raises DistIRError if a process dies.
         """
         groups = _groups(points)
         if self._jobs == 1 or len(groups) == 1:

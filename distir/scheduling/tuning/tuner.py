@@ -161,7 +161,8 @@ class Tuner:
     def descent(self, evaluations: int = EVALUATIONS, seed: int = 0) -> None:
         """
         Simulates up to `evaluations` points of a randomised coordinate descent
-        (`descend`). Already known points do not count.
+        (`descend`). Points that were simulated before do not count towards
+        `evaluations`.
         """
         left, idle = evaluations, 0
 
@@ -183,7 +184,8 @@ class Tuner:
         """
         Simulates all points and runs up to `runs` of them. After each run, the
         predictions are corrected (`Corrections`) to choose the next point. The method
-        ends when no point is expected to be better. Runs of earlier tunings count.
+        ends when no point is expected to be better. The points that earlier tunings
+        measured count towards `runs`.
 
         `seconds` is a function that measures the step times of programs; an entry of
         its result is None if the program runs out of memory. Raises DistIRError if the

@@ -60,9 +60,9 @@ def matmul(op: OnnxOp) -> Rule:
 @onnx_rule("MatMulInteger")
 def matmul_integer(op: OnnxOp) -> Rule:
     """
-    Returns the sharding rule of MatMulInteger, which equals the rule of MatMul except
-    that it is not linear, because zero points are subtracted before the sum. The op is
-    replicated if an operand has several zero points.
+    Returns the sharding rule of MatMulInteger: the rule of MatMul without its
+    linearity, because zero points are subtracted before the sum. The op is replicated
+    if an operand has several zero points.
     """
     if any(prod(shape_of(op.input(i))) > 1 for i in (2, 3)):
         return Rule.replicated(op)

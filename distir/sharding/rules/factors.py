@@ -1,6 +1,7 @@
 """
-Registers the rules that are given as text or as a formula: rules of ops of `train`, of
-ONNX operators in a table, and of calls of users' kernels.
+Registers the sharding rules that are given as text or as a formula: the rules of ops of
+the dialect `train`, the rules in a table of ONNX operators, and the rules of users'
+kernels.
 """
 
 from __future__ import annotations

@@ -94,9 +94,9 @@ def _rest(ascent: DualAscent, clock: Clock, gap: float) -> SolverResult:
 
 def near_optimum(graph: CostGraph, gap: float) -> Optimum:
     """
-    Returns a function that solves a graph without its memory limit up to a gap of about
-    `gap`, with a bound. Between its calls, only the costs of nodes may change. The
-    graph must be reduced.
+    Returns a function that solves a graph without its memory limit. The result of the
+    function has a lower bound, and a gap of about `gap`. Between its calls, only the
+    costs of nodes may change. The graph must be reduced.
     """
     ascent = DualAscent(graph.copy(memory=False))
 

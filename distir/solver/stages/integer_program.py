@@ -3,9 +3,7 @@ Divides any graph into stages, by an integer program in HiGHS.
 
 A binary y[i, s] says whether node i is on stage s or a later one. An edge (i, j)
 becomes y[i, s] <= y[j, s]. Node i is on stage s if x[i, s] = y[i, s] - y[i, s + 1] is
-1. Each stage has a row for its load. z[t, s] is 1 if tensor t is sent to stage s. It is
-at least x[c, s] - x[p, s] for its producer p and each consumer c, and so counts once
-for each stage.
+1. Each stage has a row for its load. z[t, s] is 1 if tensor t is sent to stage s. It is at least x[c, s] - x[p, s] for the tensor's producer p and each consumer c. A tensor is thus charged once for each stage that receives it.
 
 Under a load cap C most of the y are known in advance. Let a node take t seconds, its
 predecessors (direct or not) T_a seconds and its successors T_d seconds. The stage of

@@ -149,8 +149,8 @@ class StageProblem:
 
     def communication(self, stages: Sequence[int]) -> float:
         """
-        Returns the communication cost of a division: each tensor counts once for every
-        stage that receives it. `stages` gives the stage of each node.
+        Returns the communication cost of a division: each tensor is charged once for
+        every stage that receives it. `stages` gives the stage of each node.
         """
         return sum(
             t.cost * len({stages[c] for c in t.consumers} - {stages[t.producer]})

@@ -266,11 +266,12 @@ def attention_core(forward: FuncOp) -> set[SSAValue]:
 
 def beside_products(forward: FuncOp, results: Iterable[int]) -> set[int]:
     """
-    Returns the indices in `results` of the results of `forward` that can be computed
-    again without a contraction, from the arguments and the remaining results of
-    `forward`. A contraction is a matrix product, a convolution or attention. Excludes
-    the sum of a product and a bias, because the product would have to be kept instead.
-    Excludes the tokens that experts receive, because devices would exchange them again.
+    Returns the indices in `results` of those results of `forward` that can be computed
+    again without a contraction. They are computed from the arguments and from all other
+    results of `forward`. A contraction is a matrix product, a convolution or attention.
+    Excludes the sum of a product and a bias, because the product would have to be kept
+    instead. Excludes the tokens that experts receive, because devices would exchange
+    them again.
     """
     values = return_op(forward).operands
     kept: set[SSAValue] = set(forward.body.block.args)

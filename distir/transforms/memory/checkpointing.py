@@ -170,8 +170,8 @@ class Recomputing:
 
     def dropped(self, pair: CallPair, policy: str) -> frozenset[int]:
         """
-        Returns the indices of the results of the forward function that are saved for
-        the backward function but that the policy does not keep.
+        Returns the indices of those results of the forward function that are saved for
+        the backward function although the policy does not keep them.
         """
         forward, lists = self.forward_of(pair), KeptOps.of(policy)
         backward = self.known[pair.backward.callee.string_value()]

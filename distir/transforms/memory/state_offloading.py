@@ -112,8 +112,8 @@ def _local_bytes(value: SSAValue, mesh_of: dict[str, Mesh]) -> float:
 
 def _move(entry: FuncOp, group: Sequence[_State], order: dict[Operation, int]) -> None:
     """
-    Adds ops that fetch the states of a group before the first use of a state of the
-    group, and ops that store the states after the last update.
+    Adds ops that fetch the states of a group before their first use, and ops that store
+    the states after their last update.
     """
     end = return_op(entry)
     owners = [end.operands[state.result].owner for state in group]

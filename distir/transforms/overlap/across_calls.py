@@ -169,13 +169,18 @@ def _redirect(call: CallOp, function: FuncOp, sunk: _Sunk) -> None:
     Rewriter.erase_op(call)
 
 
-def hoist_gathers(module: ModuleOp) -> bool:
+def hoist_gathers(
+    module: ModuleOp,
+    axes: Collection[str] | None = None,
+    apart_from: Collection[str] = (),
+) -> bool:
     """
     Moves gathers of a function's arguments in front of its calls, so that a gather can
     start before the call: the next layer's parameters arrive during the computation of
-    a layer. Changes only functions without calls. From a function with calls, such as a
-    pipeline stage, all parameters would be gathered at once. Returns whether any gather
-    was moved.
+    a layer. If `axes` is given, only gathers over these mesh axes move. Functions whose
+    names are in `apart_from` keep their gathers, and so do functions with calls: from
+    such a function, for example a pipeline stage, all parameters would be gathered at
+    once. Returns whether any gather was moved.
     """
     found = False
     *called, _ = reachable_functions(module)
@@ -184,8 +189,10 @@ def hoist_gathers(module: ModuleOp) -> bool:
         if isinstance(op, CallOp):
             calls.setdefault(op.callee.string_value(), []).append(op)
     for function in called:
+        if function.sym_name.data in apart_from:
+            continue
         if not any(isinstance(op, CallOp) for op in function.body.block.ops):
-            for gather in _gathers_of_parameters(function):
+            for gather in _gathers_of_parameters(function, axes):
                 chain = _chain_to_hoist(gather)
                 if chain:
                     _hoist(function, chain, calls.get(function.sym_name.data, []))
@@ -193,12 +200,19 @@ def hoist_gathers(module: ModuleOp) -> bool:
     return found
 
 
-def _gathers_of_parameters(function: FuncOp) -> list[AllGatherOp]:
-    """Returns the gathers of parameters in a function, in order."""
+def _gathers_of_parameters(
+    function: FuncOp, axes: Collection[str] | None = None
+) -> list[AllGatherOp]:
+    """
+    Returns the gathers of parameters in a function, in order. If `axes` is given, only
+    gathers over mesh axes in `axes` are returned.
+    """
     return [
         op
         for op in function.body.block.ops
-        if isinstance(op, AllGatherOp) and kind_of(op) == "params"
+        if isinstance(op, AllGatherOp)
+        and kind_of(op) == "params"
+        and (axes is None or all(axis.data in axes for axis in op.axes))
     ]
 
 

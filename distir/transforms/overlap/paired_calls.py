@@ -109,8 +109,8 @@ def _find_exchanges(
 
 def _exchanges(op: Operation) -> bool:
     """
-    Whether `op` is an all-to-all of floats. All-to-alls of integers do not count,
-    because they are short.
+    Whether `op` is an all-to-all of floats. The answer is False for an all-to-all of
+    integers, because it is short.
     """
     return isinstance(op, ExchangeKind) and isinstance(element_type(op.source), FLOATS)
 
@@ -218,8 +218,8 @@ def _join(
 ) -> None:
     """
     Replaces the two calls in `group` by one call of a function with the ops of both.
-    `joined` has the functions that were made before, by the names of the two functions
-    that each of them joins.
+    `joined` has the functions that were made before; the key of each is the names of
+    the two functions that it joins.
     """
     calls = [_call(op) for op in group]
     first, second = (call.callee.string_value() for call in calls)

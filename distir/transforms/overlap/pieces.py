@@ -239,8 +239,8 @@ def _labels(op: Operation) -> dict[str, Attribute]:
 
 def _is_product(op: object) -> TypeGuard[OnnxOp | Float8ProductOp]:
     """
-    Whether `op` multiplies rows, its first operand, by a matrix. A product in 8 bits
-    counts only if its rows are cast to 8 bits with a single scale and are not
+    Whether `op` multiplies rows, its first operand, by a matrix. For a product in 8
+    bits, its rows must be cast to 8 bits with a single scale, and must not be
     transposed before.
     """
     if isinstance(op, Float8ProductOp):

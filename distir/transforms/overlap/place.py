@@ -2,13 +2,14 @@
 Orders the ops of a function so that communication and computation overlap.
 
 - A reduction starts as soon as its operand is computed.
-- A gather of a parameter (ZeRO stage 3) starts before its own use by a limited number
-  of uses of gathered parameters, because gathered parameters take memory.
+- A gather of a parameter (ZeRO stage 3) starts before its result is used, but not far
+  before: only a few gathered parameters may wait for their use, because they take
+  memory.
 - A gather of a value that the forward pass kept in parts (sequence parallelism) starts
   before the preceding contraction, and runs during this contraction.
-- A reduction of activations whose result is needed at once starts before the
-  preceding contractions whose results are needed later: in a backward pass, the
-  products for gradients of weights.
+- A reduction of activations whose result is needed at once starts before the preceding
+  contractions whose results are needed later: in a backward pass, the products for
+  gradients of weights.
 - Ops that only pass reduced values to the function's results, such as an optimizer's
   updates, come last, in the order in which the reductions started.
 
@@ -102,13 +103,13 @@ def _move(ops: list[Operation], gather: AllGatherOp) -> None:
 def contractions_behind_reductions(ops: Sequence[Operation]) -> list[Operation]:
     """
     Returns the ops in an order in which contractions overlap with reductions of
-    activations. If there is no contraction between a reduction and the first use of its
-    result, contractions move from in front of the reduction to behind it, with the ops
-    that use their results. A contraction can move if the reduction, and the ops that
-    stay in front of it, do not depend on the contraction, and if it comes after the
-    last call or communication of activations before the reduction. So the products for
-    the gradients of weights run during the reduction of the gradient of activations, as
-    in Megatron-Core.
+    activations. A reduction needs this if no contraction runs between the reduction and
+    the first use of its result. Contractions in front of the reduction, and the ops
+    that use their results, then move behind it. A contraction moves only if the
+    reduction does not depend on it, directly or indirectly. No contraction moves past a
+    call or an earlier communication of activations. The products for the gradients of
+    weights thus run during the reduction of the gradient of activations, as in
+    Megatron-Core.
     """
     found = list(ops)
     for op in ops:
@@ -146,10 +147,7 @@ def _delay_contractions(ops: list[Operation], reduction: CollectiveOp) -> None:
 
 
 def _bounds_delay(op: Operation) -> bool:
-    """
-    Whether `op` is a bound that contractions in front of it do not cross when they are
-    delayed.
-    """
+    """Whether contractions in front of `op` must stay in front of `op`."""
     if isinstance(op, CallOp | SendOp):
         return True
     return isinstance(op, CollectiveOp) and not is_scale(op)
@@ -170,8 +168,8 @@ class CommunicationPlacer:
     Orders the ops of functions so that communication overlaps with computation. Called
     functions must be ordered before their callers.
 
-    - `ahead`: the number of uses of gathered parameters by which a gather may start before
-      its own use;
+    - `ahead`: the number of gathered parameters whose uses may lie between the start of
+      a gather and the use of its result;
     - `kinds`: the kinds of communication that are moved and made asynchronous;
     - `arrivals`: for each finished function, its results that are in flight when it
       returns.
@@ -309,9 +307,9 @@ def _works_long(op: Operation) -> bool:
 
 def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
     """
-    Returns the ops with each gather of an argument moved earlier: in front of the use
-    of a gathered argument that comes `ahead` uses of gathered arguments before the
-    gather's own use.
+    Returns the ops with each gather of an argument moved earlier. The gather moves past
+    the uses of `ahead` earlier gathered arguments, counted back from the first use of
+    its own result.
     """
     place = {op: i for i, op in enumerate(ops)}
     chains: dict[Operation, list[Operation]] = {}
@@ -375,10 +373,10 @@ def place_functions(
 ) -> Mapping[str, Arrivals]:
     """
     Orders the ops of all functions so that communication overlaps with computation.
-    `reachable` has called functions before their callers. `ahead` is the number of uses
-    of gathered parameters by which a gather may start before its own use. `kinds` are
-    the kinds of communication that move. Returns for each function its results that are
-    in flight when it returns.
+    `reachable` has called functions before their callers. `ahead` is the number of
+    gathered parameters whose uses may lie between the start of a gather and the use of
+    its result. `kinds` are the kinds of communication that move. Returns for each
+    function its results that are in flight when it returns.
     """
     placer = CommunicationPlacer(ahead, kinds)
     for function in reachable:

@@ -40,9 +40,9 @@ A function that replaces a group of ops if the group ends at the op that it is g
 
 def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
     """
-    Replaces each pattern in a program by one operator, in place; attention only with
-    `attention`. Removes unused ops, and arguments of called functions that are no
-    longer used, such as a mask that `is_causal` replaces.
+    Replaces each pattern in a program by one operator, in place. Attention is replaced
+    only if `attention` is set. Removes unused ops, and arguments of called functions
+    that are no longer used, such as a mask that `is_causal` replaces.
     """
     known = reachable_functions(module)
     with erasing_unused(known):
@@ -112,8 +112,8 @@ def _drop_no_op(op: OnnxOp) -> bool:
 
 def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:
     """
-    Replaces each pattern in the functions `known` by one operator; attention only with
-    `attention`. Unused ops stay.
+    Replaces each pattern in the functions `known` by one operator. Attention is
+    replaced only if `attention` is set. Unused ops stay.
     """
     # The order matters: an earlier pattern may have an op that a later one looks for.
     if attention:

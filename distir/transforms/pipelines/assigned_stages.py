@@ -67,9 +67,9 @@ def ranges_of_starts(
     structure: Structure, requested: Mapping[SSAValue, int], count: int
 ) -> list[tuple[int, int]]:
     """
-    Returns, for each of the stages 1, 2, ..., the first and the last position among the
-    forward ops at which the stage may begin. `count` is the number of stages, and
-    `requested` has the stages that were requested for arguments. The first op that
+    Returns a pair for each of the stages 1, 2, ...: the first and the last position
+    among the forward ops at which the stage may begin. `count` is the number of stages,
+    and `requested` has the stages that were requested for arguments. The first op that
     needs such an argument must be on the argument's stage. Raises DistIRError if a
     stage in `requested` does not exist.
     """

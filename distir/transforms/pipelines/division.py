@@ -349,8 +349,8 @@ def _several(mesh: Mesh) -> Axes:
 
 def _postpone(structure: Structure, placer: StagePlacer) -> None:
     """
-    Moves linear ops on gradients behind the micro-batches, in place, where they run
-    once on the sum instead of once for each micro-batch. An op must have a single
+    Moves linear ops on gradients behind the micro-batches, in place. There they run
+    once, on the sum, instead of once for each micro-batch. An op must have a single
     partial operand, or partial operands from several stages. In the second case (tied
     weights) the move saves sends of gradients for each micro-batch. A cast does not
     move, because the sum should be computed in the element type of its result. An op on

@@ -1,6 +1,6 @@
 """
-Computes values of the whole batch before all micro-batches, if ops that run per
-micro-batch need the values and the values depend on inputs only.
+Computes values of the whole batch before all micro-batches. This concerns values that
+depend on inputs only and that ops need for each micro-batch.
 """
 
 from __future__ import annotations

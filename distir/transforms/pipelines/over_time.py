@@ -81,8 +81,8 @@ def gathers_micro_batches(op: Operation) -> bool:
 
 def works_on_parts(op: Operation) -> bool:
     """
-    Whether an operand or a result of `op` is split into micro-batches. An op that only
-    combines micro-batches does not count.
+    Whether an operand or a result of `op` is split into micro-batches. The answer is
+    False for an op that only combines micro-batches.
     """
     split = any(
         isinstance(over_time(v), SplitPlacement) for v in (*op.operands, *op.results)
@@ -154,8 +154,9 @@ def resized_type(type_: Attribute, mesh: Mesh, stage: Mesh) -> Attribute:
     """
     Returns the type on the mesh `stage` of a value whose type on `mesh` is `type_`. The
     axes of `stage` are axes of `mesh`, and their sizes divide the sizes of the same
-    axes in `mesh`. The value is split over the axes of `stage`, in runs of elements
-    that repeat after as many elements as before.
+    axes in `mesh`. The value is split over the axes of `stage`. If the split is
+    block-cyclic, the blocks of a device stay as far apart as before, and become longer
+    where an axis has fewer devices.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType) or mesh is stage:

@@ -106,8 +106,10 @@ def _check_same(
     request: Sequence[str],
 ) -> None:
     """
-    Raises DistIRError if a position in `asked`, where the program requests that a stage
-    begins, is not in `starts`, where stages begin by the option `request`.
+    Raises DistIRError if the option `request` contradicts requests in the program.
+    `asked` has the positions at which the program requests that a stage begins. Each of
+    these positions must be in `starts`, the positions at which stages begin by the
+    option.
     """
     for at in asked:
         if at not in starts:

@@ -46,13 +46,14 @@ def use_float8(
 ) -> int:
     """
     Computes products of activations and parameters in 8-bit floats, in place. Only
-    parameters that are matrices count. `scaling` is one of `SCALINGS`. Products in
-    scopes that match a pattern in `keep` stay unchanged. If `keep` is None, the model's
-    head stays: the products that compute the program's results.
+    products with parameters that are matrices are replaced. `scaling` is one of
+    `SCALINGS`. Products in scopes that match a pattern in `keep` stay unchanged. If
+    `keep` is None, the model's head stays: the products that compute the program's
+    results.
 
-    Returns the number of replaced products. A product in a function counts once, even
-    if the function is called several times. Raises DistIRError if a pattern matches no
-    product or if no product is replaced.
+    Returns the number of replaced products. A product in a function is counted once,
+    even if the function is called several times. Raises DistIRError if a pattern
+    matches no product or if no product is replaced.
     """
     found: list[OnnxOp] = []
     for function in reachable_functions(module):
@@ -198,8 +199,9 @@ def _expand(
 
 def _shown(value: SSAValue) -> object:
     """
-    Returns a key that is equal for views of one value with the same shape and order of
-    elements, such as the input of several products in the gradients of these products.
+    Returns a key that is equal for two views of one value if the views have the same
+    shape and order of elements. An example is the input of several products, which the
+    gradients of these products view in the same way.
     """
     views: list[object] = []
     while isinstance(op := value.owner, Operation) and op.name in (

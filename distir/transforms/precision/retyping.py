@@ -117,8 +117,9 @@ class Retyping:
     op for which the standard excludes the type computes in f32.
 
     Values that depend only on constants and integers keep their type. They are cast
-    where an op combines them with other values. With `promoting`, such values count for
-    the widest type unless they are scalars.
+    where an op combines them with other values. With `promoting`, the types of such
+    values are among those from which the widest is taken, unless the values are
+    scalars.
     """
 
     def __init__(self, module: ModuleOp, *, promoting: bool):
@@ -271,8 +272,8 @@ class Retyping:
     def _retype_alike(self, op: Operation, alike: Sequence[SSAValue | None]) -> None:
         """
         Casts the operands `alike` to their widest type, which becomes the type of the
-        results of `op`. Zeros and ones from booleans do not count for the widest type,
-        because all types represent them exactly.
+        results of `op`. Zeros and ones from booleans have no influence on the widest
+        type, because all types represent them exactly.
         """
         floats = [i for i, v in enumerate(op.operands) if v in alike]
         counted = [i for i in floats if not _is_of_boolean(op.operands[i])]

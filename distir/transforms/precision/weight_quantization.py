@@ -140,8 +140,8 @@ def _multiplies(op: Operation, roles: Sequence[str | None]) -> TypeGuard[_Produc
 
 def _parameter(op: _Product) -> tuple[BlockArgument, bool]:
     """
-    Returns the parameter matrix of a product, or the matrices of all experts, and
-    whether the shape of this parameter is `[..., k, n]`, because there is no transpose
+    Returns the parameter matrix of a product, or the matrices of all experts. Also
+    returns whether this parameter has the shape `[..., k, n]`, because no transpose is
     between the parameter and the product.
     """
     if isinstance(op, GroupedProductOp):

@@ -86,8 +86,8 @@ def general_attributes(
     dictionaries: Sequence[dict[str, Attribute]],
 ) -> dict[str, Attribute]:
     """
-    Returns the attributes for a parameter of a new function, on which all arguments
-    that calls pass for the parameter agree. `dictionaries` has the attributes of the
+    Returns the attributes for a parameter of a new function: the attributes that the
+    parameter's arguments have in all calls. `dictionaries` has the attributes of the
     argument in each call.
     """
     first = dictionaries[0]

@@ -143,9 +143,10 @@ class OpSequence:
 
 class Repeat(NamedTuple):
     """
-    Windows of rows that compute the same function. Op i of one window corresponds to op
-    i of every other window. `results` are the results that at least one window has used
-    outside of it, as pairs of an op's index and a result's index.
+    Windows of a sequence of ops that compute the same function. A window lists the rows
+    of its ops in the sequence; op i of one window corresponds to op i of every other
+    window. `results` are the results that ops outside of a window use in at least one
+    window, as pairs of an op's index and a result's index.
     """
 
     windows: list[list[int]]

@@ -174,8 +174,8 @@ def _copy(op: Operation, operands: Sequence[SSAValue], scope: str) -> Operation:
 
 def _gather(window: list[Operation], first: Operation) -> None:
     """
-    Moves ops that are between the ops of a window, but do not depend on the window,
-    before the window. A call at the position of `first`, the first op of the window,
+    Moves ops that are between the ops of a window to a place before the window, if they
+    do not depend on it. A call at the position of `first`, the first op of the window,
     can then use all its operands.
     """
     members = set(window)

@@ -86,11 +86,11 @@ class _Cut:
 def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat | None:
     """
     Returns the windows of a stretch, divided where the fewest values cross a border,
-    even if this gives one window fewer than possible. Ties are broken by the most
-    windows, then by the fewest parameters, then by an op with a parameter right after
-    the border, and finally by the first border. Layers begin with an op that takes a
-    parameter, while an activation before the first layer may look like the end of a
-    layer. Returns None if no division is possible.
+    even if this gives one window fewer than possible. Further criteria are, in this
+    order: the most windows, the fewest parameters, an op with a parameter right after
+    the border, and the first border. Layers begin with an op that takes a parameter,
+    while an activation before the first layer may look like the end of a layer. Returns
+    None if no division is possible.
     """
     period = stretch.period
     if not independent and not _has_connected_window(sequence, stretch):
@@ -234,9 +234,10 @@ def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
 
 def _longest_series(follows: npt.NDArray[np.bool_]) -> tuple[int, int]:
     """
-    Returns the number of windows before the longest series of windows in which each
-    window follows from the preceding window, and the number of windows in this series.
-    `follows` tells for each window whether the next window follows from it.
+    Finds the longest series of windows in which each window follows from the preceding
+    window. Returns the number of windows before the series, and the number of windows
+    in the series. `follows` tells for each window whether the next window follows from
+    it.
     """
     breaks = np.concatenate(([-1], np.flatnonzero(~follows), [len(follows)]))
     lengths = np.diff(breaks)

@@ -23,7 +23,7 @@ from distir.sharding.rule import Dim, rule_for
 class Origin(IntEnum):
     """
     The origin of a dimension. If a dimension has several origins, the origin with the
-    greatest number counts.
+    greatest number is taken.
     """
 
     UNKNOWN = 0
@@ -54,7 +54,7 @@ class FeatureDims:
     """
     The origins of the dimensions of all values of a program, derived from the sharding
     rules of the ops. If calls of a function pass values with different origins, the
-    greatest origin counts.
+    last of these in the order of `Origin` is taken.
     """
 
     module: ModuleOp

@@ -189,9 +189,9 @@ class _RingWriter:
     def _shifted(self, op: CausalAttentionOp, step: int) -> SSAValue:
         """
         Returns the positions of the keys of the device `step` places before this
-        device. If a device has several runs of consecutive positions, these are the
-        positions that are `step` runs before each of this device's runs, in the same
-        round over all devices.
+        device. If positions are dealt out to the devices in rounds, each round is
+        treated separately: the result has, for each run of this device, the run that
+        the other device has in the same round.
         """
         own = self._own_positions(op)
         layout = layout_of(own)

@@ -188,8 +188,9 @@ def _split_sequence(
 
 def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
     """
-    Returns the values that the ops of `forward` compute from inputs of normalisations
-    before the next contraction and that have the same sequence length as these inputs.
+    Follows the ops of `forward` from the inputs of normalisations to the next
+    contractions. Returns the values on the way that have the same sequence length as
+    the inputs.
     """
     found: set[SSAValue] = set()
     lengths: set[int] = set()

@@ -118,6 +118,17 @@ def test_gradients_of_the_root_are_reduced_at_the_end():
     assert peak(body, fsdp=True) == SHARDS + 2 * INPUT + 2 * LAYER + E + HEAD
 
 
+def test_a_layer_that_is_gathered_ahead_is_there_once():
+    # %A2 is gathered while %B2 is used, in one message with %E2: beside %B2 there is one
+    # buffer of %A2, not two.
+    message = gather("E2", "e", E) + gather("A2", "a", LAYER)
+    message = message.replace("[d]", "[d] {dist.asynchronous, dist.bucket = 0 : i64}")
+    last = BACKWARD.replace(gather("A2", "a", LAYER), "")
+    last = last.replace(call("g1", "B2", "g2"), message + call("g1", "B2", "g2"))
+    body = FORWARD + op("g2", "x2", INPUT, INPUT) + last
+    assert peak(body, fsdp=True) == SHARDS + 3 * INPUT + 2 * LAYER + E
+
+
 def test_parameters_that_are_gathered_once_change_nothing():
     last = BACKWARD.replace("%B2,", "%B,").replace("%A2,", "%A,")
     lines = [line for line in last.splitlines(keepends=True) if "gather" not in line]

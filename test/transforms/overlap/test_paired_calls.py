@@ -133,7 +133,7 @@ def test_rows_travel_while_the_other_direction_computes() -> None:
     program = step(**sizes, experts=16, top_k=4)
     module = pipeline(program, "dgx-h100", k=8, e=16, schedule="dualpipev")
     before = simulate(module)
-    after = overlap_communication(module, kinds=["tp"], before=before)
+    after = overlap_communication(module, kinds=["tp"], before=before).simulation
     names = [f.sym_name.data for f in reachable_functions(module)]
     assert any("forward_stage" in name for name in names), names
     assert after.step_time_s < 0.95 * before.step_time_s

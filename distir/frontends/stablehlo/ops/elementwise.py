@@ -140,7 +140,7 @@ def folded(call: HloCall, compute: Callable[..., Any] | None) -> LazyTensor | No
 
 
 def is_integer(element: Attribute) -> bool:
-    """Whether the elements are integers; booleans do not count."""
+    """Whether the elements are integers. The answer is False for booleans."""
     return isinstance(element, IntegerType) and element != i1
 
 

@@ -313,8 +313,8 @@ def write_strides(program: torch.export.ExportedProgram) -> None:
 
 def _is_strided(node: torch.fx.Node) -> bool:
     """
-    Whether a node is an `as_strided`. The in-place form counts only if no further node
-    can observe the change.
+    Whether a node is an `as_strided`. For the in-place form, the result is True only if
+    no further node can observe the change.
     """
     if node.op != "call_function":
         return False

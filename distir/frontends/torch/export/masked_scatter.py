@@ -121,8 +121,8 @@ def _mask_of_rows(
 ) -> torch.fx.Node | None:
     """
     Returns the Boolean mask of rows, with a last dimension of 1, if `mask` is such a
-    mask or is expanded from one. Returns None otherwise, and if the source, of
-    `elements` elements, does not consist of rows.
+    mask or is expanded from one. Returns None for any other mask. Also returns None if
+    the source does not consist of rows; `elements` is the number of its elements.
     """
     rows = (*shape[:-1], 1)
     while mask.target in _SAME or mask.target in _EXPANSIONS:
@@ -166,10 +166,10 @@ def _scattered_rows(x: Tensor, mask: Tensor, source: Tensor, equal: bool) -> Ten
 
 def _rows(mask: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Returns two tensors. The first has, for each position of `mask` [samples,
-    positions], the row of `source` [samples, rows, features] that the position takes if
-    it is true. The second, [samples, 1], tells whether a sample has as many true
-    positions as rows.
+    Returns two tensors. The first has a row of `source` [samples, rows, features] for
+    each position of `mask` [samples, positions]: the row that belongs to the position
+    if the mask is true there. The second, [samples, 1], tells whether a sample has as
+    many true positions as rows.
     """
     count = mask.to(torch.int64).cumsum(1)
     order = (count - 1).clamp(0, source.shape[1] - 1)

@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 class _Memory(TorchDispatchMode):
     """
     Counts the bytes of the tensors that operations create inside this context manager.
-    `peak` is the largest number of bytes alive at the same time. Tensors in `known` do
-    not count.
+    `peak` is the largest number of bytes alive at the same time. Tensors in `known` are
+    not counted.
     """
 
     def __init__(self, known: Sequence[torch.Tensor]) -> None:

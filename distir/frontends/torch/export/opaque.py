@@ -173,8 +173,8 @@ def observe(
 
 def _make_alike(parts: Sequence[OpaquePart]) -> None:
     """
-    Sets the measured work of calls that differ only in the values of tensors to the
-    maximum over these calls, so that repeated layers can become one function.
+    Gives calls that differ only in the values of tensors the same measured work: the
+    maximum over these calls. Repeated layers can thus become one function.
     """
     groups: dict[tuple[object, ...], list[ObservedCall]] = {}
     for part in parts:

@@ -146,8 +146,8 @@ def local_map(
     these axes, or None for a single process. Its collectives must take part in
     autograd, such as the functions of `torch.distributed.nn.functional`. The gradient
     of a whole result is divided by the number of processes that hold the result.
-    Gradients of whole inputs and parameters are summed over the axes. These collectives
-    expect both.
+    Gradients of whole inputs and parameters are summed over the axes. Both rules are
+    what these collectives of autograd expect.
 
     `sends` is the number of bytes that all processes together send over the axes, as a
     number or a sum of products. Without `sends`, messages cost nothing in the

@@ -57,8 +57,8 @@ class ValueReads(TorchFunctionMode):
     """
     A context manager that records in `lines` the lines in which Python reads elements
     of tensors that depend on `inputs` or random numbers. A trace does not contain what
-    Python does with these elements. Reads of sizes that depend on such elements count
-    too (`if rows.numel() == 0`). `inputs` are the inputs and parameters.
+    Python does with these elements. Reads of sizes that depend on such elements are
+    recorded too (`if rows.numel() == 0`). `inputs` are the inputs and parameters.
     """
 
     def __init__(self, inputs: Sequence[Tensor], lines: dict[str, None]) -> None:

@@ -9,11 +9,11 @@ example, a reduce-scatter of S bytes over g devices per node and N nodes takes `
 a reduce-scatter and an all-gather.
 
 With a profile, links reach a fraction of their bandwidth, data that is added up or
-copied also moves through the memory, and every collective has an overhead. The fastest
-of several algorithms counts: rings level by level; one ring of all devices whose levels
-are busy at the same time; and, for an all-reduce, two trees. Some profiles say that the
-devices of a node do not share the data that comes over the network. In this case there
-is one ring, and every device receives all data over its own adapter.
+copied also moves through the memory, and every collective has an overhead. The time is
+that of the fastest of several algorithms: rings level by level; one ring of all devices
+whose levels are busy at the same time; and, for an all-reduce, two trees. Some profiles
+say that the devices of a node do not share the data that comes over the network. In
+this case there is one ring, and every device receives all data over its own adapter.
 """
 
 from __future__ import annotations

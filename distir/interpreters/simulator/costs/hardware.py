@@ -330,7 +330,7 @@ class Hardware:
         """
         Returns `level` with the bandwidth and latency of the slowest link that a ring
         of the devices of `group` may take. `inner` is the next inner level; links
-        within its blocks do not count.
+        within its blocks are not considered.
         """
         for route in self.routes:
             sides = [[d for d in group if d in s] for s in (route.first, route.second)]

@@ -334,12 +334,13 @@ def computing_type(op: Operation, rule: Rule) -> str:
     `default` if the op has no tensors.
 
     The result depends on the op's types and its sharding rule, never on the order of
-    operands. If the op multiplies and adds up, only the factors count: operands with a
-    dimension that the results lack, such as the two matrices of a product, without
-    their scales. Floats count before integers, such as positions or labels, and narrow
-    types before wide ones. This is because libraries multiply in the type of the
-    factors, and keep sums, statistics and masks in wider types. Results decide only if
-    no operand is a tensor. The class of an op may name the operand (`COMPUTES_IN`).
+    operands. If the op multiplies and adds up, only the types of the factors matter,
+    such as the two matrices of a product, but not their scales. Factors are the
+    operands with a dimension that the results lack. Among several types, the result is
+    a float rather than an integer, and then the narrowest. This is because libraries
+    multiply in the type of the factors, and keep sums, statistics and masks in wider
+    types. If no operand is a tensor, the types of the results decide. The class of an
+    op may name the operand that decides (`COMPUTES_IN`).
     """
     operands: Sequence[SSAValue] = op.operands
     if isinstance(op, OpFacts) and op.COMPUTES_IN:

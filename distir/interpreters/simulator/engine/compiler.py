@@ -183,11 +183,11 @@ class Compiler:
     functions, and `device_map` gives the devices of values.
 
     A result of the entry function that updates an argument (`dist.updates`) is computed
-    into the argument's memory, as optimizers do, if the op that computes the result is
-    not a call and is the last one to use the argument. This also applies to a result
-    that is a view of the computed value, and to the device's copy of a state in the
-    host's memory. Sums and all-reduces are computed into the memory of an operand that
-    no later op needs.
+    into the argument's memory, as optimizers do. There are two conditions: the op that
+    computes the result is not a call, and no later op uses the argument. This also
+    applies to a result that is a view of the computed value, and to the device's copy
+    of a state in the host's memory. Sums and all-reduces are computed into the memory
+    of an operand that no later op needs.
     """
 
     def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
@@ -335,8 +335,8 @@ class Compiler:
     ) -> Allocation:
         """
         Returns the memory of a value of type `type_` in slot `slot`: its devices, and
-        its bytes on each device. If the value holds rows of experts, all rows count.
-        Raises DistIRError, naming `op`, if the type has no fixed shape.
+        its bytes on each device. If the value holds rows of experts, the bytes include
+        the empty rows. Raises DistIRError, naming `op`, if the type has no fixed shape.
         """
         known = self._places.get(id(type_))
         if known is None:

@@ -76,9 +76,10 @@ class Buffer:
 
     Four fields are set while a value is in flight, and None otherwise. `stream` is the
     stream of the value's collective (None for a send), and `arrival` the time of
-    arrival without the stream's delay. `departure` is the time since when this value,
-    or an earlier one right before it, has been in flight. `source` is the memory that
-    the value is made from; this memory must not be freed before the arrival.
+    arrival without the stream's delay. `departure` is the time at which the
+    communication began: of this value or, if communication went on without a pause, of
+    the first value in this period. `source` is the memory that the value is made from;
+    this memory must not be freed before the arrival.
     """
 
     __slots__ = (
@@ -107,13 +108,13 @@ class Machine:
 
     - `clock`: the time of the compute stream in seconds; `idle`: the seconds waited;
       `transit`: the part of `idle` in which the awaited value is being sent;
-    - `live`, `peak`: the bytes in use now, and at most so far; `held`: the bytes in use
-      throughout;
+    - `live`, `peak`: the bytes in use now, and the most bytes in use so far; `held`:
+      the bytes in use from the start of the program to its end;
     - `streams`: the streams of asynchronous collectives; `contention`: the share of a
       device that computations lose while a stream is busy, or None if this share is 0
       for all devices;
-    - `channels`: the clocks of asynchronous sends, one per pair of devices, keyed by
-      the pairs that send together;
+    - `channels`: the times at which asynchronous sends end. A key stands for the pairs
+      of devices of one send, and its entry has one time per pair;
     - `runs`: the number of runs of each function (see `Totals`);
     - `constants`: the memory of each constant.
 

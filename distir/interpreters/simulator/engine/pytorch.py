@@ -4,7 +4,9 @@ The memory that training in eager PyTorch takes in addition to a program's value
 FSDP: a program frees a gathered parameter after its last use, and a gradient when it is
 reduced. FSDP keeps three kinds of values longer. It gathers the parameters of the root
 module, such as embeddings and the head, once, and keeps them until the end of the
-backward pass. It reduces the root's gradients at this end. And it holds a buffer of one
+backward pass. It reduces the root's gradients at this end. What it gathers ahead is in
+one buffer, and copied to parameters when the layer before is done, so that it is not
+there twice beside that layer. And FSDP holds a buffer of one
 layer's parameters between the layers' forward and backward passes: in the forward pass,
 the buffer of the last gather, and in the backward pass that of the next one, which
 begins before the loss's gradient is computed, if the model computes the loss.

@@ -55,9 +55,9 @@ class Reserved:
         """
         Returns the bytes that libraries keep for a program that consists of the
         functions `used`. The result has `positions` numbers, one per device or one per
-        mesh of equal devices. A group of devices that communicates counts once on each
-        of its devices, even if it runs many ops. `buckets` is the memory in which
-        gradients are reduced.
+        mesh of equal devices. The buffers of a group of devices that communicates are
+        counted once on each of its devices, however many ops the group runs. `buckets`
+        is the memory in which gradients are reduced.
         """
         libraries = np.zeros(positions, dtype=np.int64)
         each = np.zeros(positions, dtype=np.int64)

@@ -12,8 +12,8 @@ for each process group. There are three rules:
   rest of the links (`left_by`). Collectives that need the same links whole therefore
   take turns.
 - A blocking collective and the asynchronous collectives of other streams share links
-  fairly (`fair_rates`), so all of them take longer. The busiest of the other streams
-  counts.
+  fairly (`fair_rates`), so all of them take longer. Of the other streams, only the
+  busiest is considered.
 
 Asynchronous sends have streams of their own, one for each pair of devices, and share
 nothing.
@@ -56,8 +56,8 @@ class CommunicationStreams:
     The communication streams of all devices. Arrays have one entry per device.
 
     - `by_axes`: the streams that any asynchronous collective has used, by mesh axes;
-    - `busy`: the time in seconds until which any stream is busy; `since`: the time
-      since when one has been busy without a pause;
+    - `busy`: the time in seconds until which any stream is busy; `since`: the start of
+      the period in which a stream has been busy without a pause;
     - `slowed`, `shared`: the seconds by which collectives in flight have lengthened
       computations, and blocking collectives.
 

@@ -71,9 +71,9 @@ def _rule(*names: str, begins: bool = False) -> Callable[[_Rule], _Rule]:
 def share_memory(steps: Iterable[CompiledStep]) -> None:
     """
     Sets, for each step of a function, the memory that the step's results use. Arguments
-    and results of calls count as row-major. Also prevents ops from working in place in
-    a part of another value's memory, or in memory in which one element stands for many
-    elements of the value.
+    and results of calls are taken to be row-major. Also prevents ops from working in
+    place in a part of another value's memory, or in memory in which one element stands
+    for many elements of the value.
     """
     known: dict[int, tuple[int, ...]] = {}
     parts: set[int] = set()

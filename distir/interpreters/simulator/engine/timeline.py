@@ -84,8 +84,8 @@ class MeshStream:
 class Arrival(NamedTuple):
     """
     The arrival of a collective's value on `stream`. `until` is the time at which the
-    value arrives, without the stream's delay, and `since` the time since when
-    collectives have been in flight without a pause.
+    value arrives, without the stream's delay, and `since` the start of the period,
+    without a pause, in which collectives have been in flight.
     """
 
     since: float
@@ -100,8 +100,8 @@ class Clocks:
 
     - `compute`: the time until which the mesh computes;
     - `streams`: the communication streams by mesh axes; `busy`: the time until which
-      any stream is busy; `since`: the time since when one has been busy without a
-      pause;
+      any stream is busy; `since`: the start of the period in which a stream has been
+      busy without a pause;
     - `idle`: the time waited; `transit`: the part of `idle` in which a value was in
       flight;
     - `contention`: the share of the device that computations lose while a communication

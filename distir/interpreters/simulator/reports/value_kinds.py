@@ -123,9 +123,9 @@ class ValueKinds:
 
     def _mark(self, value: SSAValue, kind: str) -> None:
         """
-        Sets the kind of `value`, and of the values from which copies, casts,
-        collectives and, for gradients, arithmetic make `value`. Values that already
-        have a kind keep it.
+        Sets the kind of `value`, and of the values from which copies, casts and
+        collectives make `value`. If the kind is gradients, arithmetic is followed too.
+        Values that already have a kind keep it.
         """
         pending = [value]
         while pending:
