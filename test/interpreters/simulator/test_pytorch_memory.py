@@ -148,7 +148,9 @@ def test_functions_that_gather_leave_the_root_gathered():
     assert peak(body, True, layer=inner) == peak(body, False, layer=inner) + E
 
 
-def replicated(*, updates: str, x: str = "D", state: str = "W", **flags: bool) -> int:
+def replicated(
+    *, updates: str, x: str = "D", state: str = "W", ddp: bool = False
+) -> int:
     """The peak of a step on 2 devices that takes %w and makes %g, its gradient, of 4 KB each."""
     size = "tensor<1024xf32"
     text = f"""
@@ -169,8 +171,7 @@ def replicated(*, updates: str, x: str = "D", state: str = "W", **flags: bool) -
       func.return %z : {size}, #W>
     }}"""
     known = load_profile("A100-pytorch")
-    none = {"fsdp": False, "ddp": False, "foreach": False}
-    memory = replace(known.memory, block=1, **(none | flags))
+    memory = replace(known.memory, block=1, fsdp=False, ddp=ddp, foreach=False)
     profile = replace(known, device="unit", memory=memory)
     return reported(simulate(parse(text), cluster(2), profiles=[profile]))
 
