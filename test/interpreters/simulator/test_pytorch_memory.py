@@ -181,9 +181,9 @@ def test_ddp_holds_all_gradients_throughout():
     assert replicated(updates=update, ddp=True) == replicated(updates=update) + 4096
     # Neither a parameter that is not trained, nor one of devices with the same samples, nor
     # one whose states are split has a bucket.
-    for others in ({"updates": ""}, {"x": "W"}, {"state": "D"}):
-        given = {"updates": update, **others}
-        assert replicated(**given, ddp=True) == replicated(**given)
+    for updates, x, state in (("", "D", "W"), (update, "W", "W"), (update, "D", "D")):
+        without = replicated(updates=updates, x=x, state=state)
+        assert replicated(updates=updates, x=x, state=state, ddp=True) == without
 
 
 def test_gradients_that_a_step_returns_are_in_buckets():
