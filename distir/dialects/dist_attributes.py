@@ -406,6 +406,12 @@ RAGGED = Flag(
     "all, only rows that are taken travel (`collective.ragged_all_to_all`)",
 )
 
+NARROW_LOSS = Flag(
+    "dist.narrow_loss",
+    "Of a loss of 16-bit logits, or its gradient: the model computes it in their type, "
+    "so that PyTorch makes no copies of the logits in 32 bits",
+)
+
 ASYNCHRONOUS = Flag(
     "dist.asynchronous",
     "Of a collective or a send: devices go on meanwhile",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -148,6 +149,44 @@ def test_profiles(
     ]
     source = _source(kind, load_cluster(cluster))
     assert len(_check(source, plans, [load_profile(profile)])) == len(plans)
+
+
+PYTORCH: dict[str, dict[str, Any]] = {
+    "DDP": {"d": 2},
+    "FSDP": {"d": 2, "zero": 3},
+    "FSDP ahead": {"d": 2, "zero": 3, "overlap": True},
+    "FSDP, checkpoints": {"d": 2, "zero": 3, "checkpoint": "full", "overlap": True},
+    "accumulated": {"d": 2, "k": 2, "zero": 3},
+    "DDP in a pipeline": {"d": 2, "p": 2, "k": 2},
+    "buckets in a pipeline": {"d": 2, "p": 2, "k": 4, "buckets": True},
+    "FSDP in a pipeline": {"d": 2, "p": 2, "k": 2, "zero": 3},
+    "pipeline, checkpoints": {
+        "d": 2, "p": 2, "k": 2, "zero": 3, "checkpoint": "full",
+    },
+    "ZeRO 1 in a pipeline": {"d": 2, "p": 2, "k": 2, "zero": 1},
+    "split layers": {"d": 2, "t": 2, "p": 2, "k": 4, "schedule": "zb-h1"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    chosen([*PYTORCH], ["FSDP ahead", "DDP in a pipeline", "FSDP in a pipeline"]),
+)
+def test_memory_of_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What FSDP, DDP and the optimizer take beside a program's values counts in searches too."""
+    plan = GridPlan(BATCH, **PYTORCH[name])
+    if plan.is_pipelined:
+        _refuse_programs(monkeypatch)
+    pytorch = load_profile("A100-pytorch")
+    plain = replace(
+        pytorch, memory=replace(pytorch.memory, fsdp=False, ddp=False, foreach=False)
+    )
+    source = _source("few", load_cluster("dgx-a100"))
+    (more,) = _check(source, [plan], [pytorch])
+    (less,) = _check(source, [plan], [plain])
+    # Functions of micro-batches gather parameters themselves, and keep none for FSDP.
+    counts = not plan.zero or plan.k == 1
+    assert (more.peak_memory_bytes > less.peak_memory_bytes) == counts
 
 
 def test_accumulation_and_the_same_plan_again() -> None:

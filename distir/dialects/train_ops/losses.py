@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType, UnitAttr
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType, UnitAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
@@ -23,6 +23,7 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.dist_attributes import NARROW_LOSS
 from distir.dialects.formula import Expr, differs, exp, log, one_hot, where
 from distir.dialects.tensors import element_type, shape_of, tensor_of
 from distir.dialects.train_ops.base import (
@@ -56,6 +57,19 @@ def check_logits(op: Operation, logits: SSAValue) -> None:
     if not shape_of(logits):
         raise VerifyException(f"{op.name}: logits need a dimension of classes")
     check_float(op, "logits", logits)
+
+
+def is_narrow_loss(op: Operation) -> bool:
+    """
+    Whether the model computes a loss in the type of its logits, which have 16 bits:
+    `op` is marked so (`dist.narrow_loss`), or it is a loss of ONNX of such a type. An
+    unmarked `train.cross_entropy` computes in 32 bits.
+    """
+    if NARROW_LOSS in op.attributes:
+        return True
+    if op.name != "onnx.SoftmaxCrossEntropyLoss":
+        return False
+    return isinstance(element_type(op.results[0]), Float16Type | BFloat16Type)
 
 
 def total_loss(

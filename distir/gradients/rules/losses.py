@@ -5,8 +5,10 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.dist_attributes import NARROW_LOSS
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype, onnx_element_type
 from distir.dialects.tensors import element_type
@@ -16,6 +18,7 @@ from distir.dialects.train_ops.losses import (
     CrossEntropyOp,
     CtcLossGradOp,
     CtcLossOp,
+    is_narrow_loss,
 )
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
@@ -120,6 +123,8 @@ def softmax_cross_entropy(
     is_scalar = op.attribute("reduction") != "none"
     dtotal = each if is_scalar else build.scalar(1.0, each)
     grad = CrossEntropyGradOp(dtotal, moved, labels, ignore_index=ignored)
+    if is_narrow_loss(op):
+        grad.attributes[NARROW_LOSS] = UnitAttr()
     dscores = build.result(grad)
     if not is_scalar:
         last = build.onnx("Unsqueeze", each, build.integers([rank - 1]))

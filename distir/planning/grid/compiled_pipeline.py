@@ -30,6 +30,7 @@ from distir.interpreters.simulator.engine.compiled import (
 )
 from distir.interpreters.simulator.engine.compiler import CompiledFunctionBuilder
 from distir.interpreters.simulator.engine.machine import Machine
+from distir.interpreters.simulator.engine.pytorch import gradient_buckets
 from distir.interpreters.simulator.engine.reserved import Reserved
 from distir.interpreters.simulator.engine.run import execute
 from distir.interpreters.simulator.engine.uniform import UniformMachine
@@ -356,7 +357,8 @@ class CompiledEntry:
             for i, a in updated_arguments(function).items()
             if self._types[results[i]] == self._types[a]
         }
-        compiled = self._builder.finish(results, updated)
+        kept = common.compiler.kept_by_software(function, self._builder.steps)
+        compiled = self._builder.finish(results, updated, kept)
         arguments = [
             common.compiler.allocation_of_type(type_, slot, function)
             for slot, type_ in enumerate(self._types[: compiled.arguments])
@@ -364,7 +366,10 @@ class CompiledEntry:
         positions = len(common.device_map.index)
         machine = UniformMachine(positions, common.shared.summaries)
         placed = self._placed(compiled)
-        reserved = Reserved.of(common.device_map, placed, positions)
+        buckets = gradient_buckets(
+            function, self._types[: compiled.arguments], arguments, common.device_map
+        )
+        reserved = Reserved.of(common.device_map, placed, positions, buckets)
         return execute(
             machine, compiled, arguments, placed, common.device_map, reserved
         )

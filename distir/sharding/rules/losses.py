@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, StringAttr, TensorType, i1, i64
+from xdsl.dialects.builtin import (
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+    UnitAttr,
+    i1,
+    i64,
+)
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist_attributes import ENTRIES
+from distir.dialects.dist_attributes import ENTRIES, NARROW_LOSS
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OMITTED, OnnxOp
 from distir.dialects.onnx_ops.values import (
@@ -30,6 +37,7 @@ from distir.dialects.train_ops.losses import (
     ExponentialSumOp,
     LabelLogitOp,
     LogitMaximumOp,
+    is_narrow_loss,
 )
 from distir.sharding.decompose import decomposition, in_scope_of, named_parts
 from distir.sharding.local import LocalContext, local_form
@@ -177,7 +185,18 @@ def _softmax_steps(op: Operation, **properties: Any) -> list[Operation]:
         classes=ENTRIES.of(op.attributes) or shape_of(scores)[-1],
         **properties,
     )
-    return [maximum, total, chosen, loss]
+    return _as_narrow_as(op, [maximum, total, chosen, loss])
+
+
+def _as_narrow_as(op: Operation, parts: list[Operation]) -> list[Operation]:
+    """
+    Marks the ops `parts` if the model computes the loss `op`, which they compute, in 16
+    bits. Returns `parts`.
+    """
+    if is_narrow_loss(op):
+        for part in parts:
+            part.attributes[NARROW_LOSS] = UnitAttr()
+    return parts
 
 
 @local_form("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
@@ -223,7 +242,7 @@ def cross_entropy_gradient_in_steps(op: Operation) -> list[Operation]:
         *(op.dloss, op.logits, op.labels, maximum.maximum, total.total),
         **op.properties,
     )
-    return in_scope_of(op, [maximum, total, gradient])
+    return in_scope_of(op, _as_narrow_as(op, [maximum, total, gradient]))
 
 
 ELSEWHERE, IGNORED = -1, -2

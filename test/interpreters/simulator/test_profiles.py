@@ -149,6 +149,15 @@ def test_losses_in_32_bits_copy_their_log_softmax():
     assert found.peak_memory_bytes == [2 * 64 * 1000 * 4 + 64 * 8 + 4]
 
 
+def test_losses_that_the_model_computes_in_16_bits_copy_their_log_softmax():
+    program = parse(LOSS.replace("{divisor", "{dist.narrow_loss, divisor"))
+    copies = {"logit": 12, "source": "made up"}
+    found = simulate(
+        program, cluster(1), profiles=[profile(lambda d: d.update(memory=copies))]
+    )
+    assert found.peak_memory_bytes == [2 * 64 * 1000 * 2 + 64 * 8 + 4]
+
+
 def test_a_loss_without_logits_copies_none():
     """CTC takes log-probabilities."""
     types = "tensor<9x4x5xf32>, tensor<4x3xi64>, tensor<4xi64>, tensor<4xi64>"

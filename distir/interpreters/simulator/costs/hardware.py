@@ -263,6 +263,32 @@ class Hardware:
         return first is not None and CASTS in first.fusion
 
     @cached_property
+    def is_fsdp(self) -> bool:
+        """
+        Whether the software keeps gathered parameters as PyTorch's FSDP does.
+        """
+        first = self.kinds[0].profile
+        return first is not None and first.memory.fsdp
+
+    @cached_property
+    def is_ddp(self) -> bool:
+        """
+        Whether the software reduces the gradients of replicated parameters in buckets
+        of its own, as PyTorch's DistributedDataParallel does.
+        """
+        first = self.kinds[0].profile
+        return first is not None and first.memory.ddp
+
+    @cached_property
+    def has_foreach(self) -> bool:
+        """
+        Whether the software updates all parameters at once, as `foreach` says in
+        PyTorch's optimizers.
+        """
+        first = self.kinds[0].profile
+        return first is not None and first.memory.foreach
+
+    @cached_property
     def has_measured_ops(self) -> bool:
         """Whether a profile has figures of single ops."""
         profiles = [kind.profile for kind in self.kinds]

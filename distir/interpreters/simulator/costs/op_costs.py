@@ -34,6 +34,7 @@ from distir.dialects.train_ops.losses import (
     CrossEntropyOp,
     CrossEntropyPartGradOp,
     ExponentialSumOp,
+    is_narrow_loss,
 )
 from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
@@ -170,9 +171,10 @@ class CostContext:
     @property
     def copies_of_logits(self) -> int:
         """
-        The bytes of the 32-bit copies of logits that the software makes for a loss or
-        its gradient; 0 if the op is neither, and without a profile. The profile gives
-        the copies; by default they are those of generated packages (`copies_of_part`).
+        The bytes of the copies of logits that the software makes for a loss or its
+        gradient; 0 if the op is neither, and without a profile. The profile gives the
+        copies, in 32 bits unless the model computes the loss in 16; by default they are
+        those of generated packages (`copies_of_part`).
         """
         profile = self.device.profile
         if profile is None or class_of(self.op) != "loss":
@@ -180,8 +182,8 @@ class CostContext:
         if profile.memory.logit is None:
             return copies_of_part(self.op, max(self.operand_bytes), self.element_type)
         size, logit = max(self.operand_bytes), profile.memory.logit
-        if self.element_type not in NARROW:
-            # Two of the software's 32-bit tensors are the op's own operand and result.
+        if self.element_type not in NARROW or is_narrow_loss(self.op):
+            # Two of the software's tensors are the op's own operand and result.
             copied = max(logit - 8, 0) if isinstance(self.op, _COPYING) else 0
             return round(copied * size / 4)
         return round(logit * size / 2)

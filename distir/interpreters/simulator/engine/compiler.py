@@ -44,6 +44,7 @@ from distir.interpreters.simulator.engine.device_map import (
 from distir.interpreters.simulator.engine.distinct_arguments import DistinctArguments
 from distir.interpreters.simulator.engine.expert_rows import expert_rows
 from distir.interpreters.simulator.engine.pace import pace
+from distir.interpreters.simulator.engine.pytorch import add_temporaries, keep_gathered
 from distir.interpreters.simulator.engine.strides import share_memory
 from distir.interpreters.simulator.engine.transfers import (
     MessageBuffers,
@@ -110,13 +111,18 @@ class CompiledFunctionBuilder:
         return self._compiled.steps
 
     def finish(
-        self, results: Sequence[int], updated: Mapping[int, int]
+        self,
+        results: Sequence[int],
+        updated: Mapping[int, int],
+        kept: Mapping[int, int],
     ) -> CompiledFunction:
         """
         Returns the compiled function, whose results are the slots (indices of values)
         `results`. Determines, for each step, the values that no later step uses.
         `updated` maps the slot of a result of the program to the slot of the argument,
-        of the same type, that the result replaces in the next step.
+        of the same type, that the result replaces in the next step. `kept` maps the
+        slots of values that are kept after their last use to the indices of the steps
+        that free them, which are no calls.
         """
         compiled = self._compiled
         compiled.returns = tuple(results)
@@ -132,6 +138,11 @@ class CompiledFunctionBuilder:
         for fixed, place in last_calls.items():
             for slot in fixed.slots:
                 last_use[slot] = max(last_use[slot], place)
+        freed: dict[int, list[int]] = {}
+        for slot, place in kept.items():
+            if last_use[slot] < place:
+                last_use[slot] = place
+                freed.setdefault(place, []).append(slot)
         for slot in compiled.returns:
             last_use[slot] = len(compiled.steps)
         compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
@@ -157,6 +168,7 @@ class CompiledFunctionBuilder:
             fixed = step.fixed if isinstance(step, CallStep) else None
             if fixed is not None and last_calls[fixed] == place:
                 used += fixed.slots
+            used += tuple(freed.get(place, ()))
             dying = [s for s in used if last_use[s] == place]
             step.dying = tuple(dict.fromkeys(dying)) if len(dying) > 1 else tuple(dying)
             step.unused = tuple([s for s in step.defined if last_use[s] < 0])
@@ -251,10 +263,27 @@ class Compiler:
             if new.type == old.type:
                 result, argument = build.slots((new, old))
                 updated[result] = argument
-        compiled = build.finish(returns, updated)
+        kept = self.kept_by_software(function, build.steps)
+        compiled = build.finish(returns, updated, kept)
         compiled.given_up = _caches(function)
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
+
+    def kept_by_software(
+        self, function: FuncOp, steps: Sequence[CompiledStep]
+    ) -> Mapping[int, int]:
+        """
+        Returns the slots (indices of values) whose memory the software keeps after
+        their last use, and for each the index of the step that frees it. `steps` are
+        those of `function`, or of a function with the same arguments. Steps that take
+        more memory in this software are changed.
+        """
+        hardware = self.device_map.hardware
+        if hardware.has_foreach:
+            add_temporaries(steps)
+        if not hardware.is_fsdp:
+            return {}
+        return keep_gathered(argument_roles(function), steps)
 
     def add(self, op: Operation, build: CompiledFunctionBuilder) -> CompiledStep:
         """

@@ -1,10 +1,11 @@
 """
-Memory that libraries keep on a device throughout, in addition to the values of the
-program.
+Memory that libraries and the software that trains keep on a device throughout, in
+addition to the values of the program.
 
 For PyTorch with CUDA, this memory includes contexts, the workspaces of matrix products,
 and the buffers of each NCCL communicator. The op `device.kind` declares the size of
-this memory; by default the size is 0, and only the program's values take memory.
+this memory; by default the size is 0, and only the program's values take memory. The profile tells
+whether gradients are reduced in buckets (`distir.interpreters.simulator.engine.pytorch`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.over_axes import SliceOp
 from distir.dialects.dist import SendOp, layout_of
-from distir.interpreters.simulator.engine.compiled import PlacedFunction
+from distir.interpreters.simulator.engine.compiled import Allocation, PlacedFunction
 from distir.interpreters.simulator.engine.device_map import DeviceMap
 from distir.sharding.exchanges import exchanged_axes
 
@@ -28,32 +29,35 @@ from distir.sharding.exchanges import exchanged_axes
 class Reserved:
     """
     Memory that is in use throughout, in bytes. `libraries` is the memory of libraries,
-    and `communicators` the memory of communicators. Each has one number per position: a
-    device, or a mesh of equal devices.
+    `communicators` the memory of communicators, and `buckets` the memory in which
+    gradients are reduced. Each has one number per position: a device, or a mesh of
+    equal devices.
     """
 
     libraries: npt.NDArray[np.int64]
     communicators: npt.NDArray[np.int64]
+    buckets: npt.NDArray[np.int64]
 
     @property
     def total(self) -> npt.NDArray[np.int64]:
         """
-        The sum of the bytes of libraries and communicators, for each device, or for
-        each mesh of equal devices.
+        The sum of all these bytes, for each device, or for each mesh of equal devices.
         """
-        return self.libraries + self.communicators
+        return self.libraries + self.communicators + self.buckets
 
     @staticmethod
     def of(
         device_map: DeviceMap,
         used: Sequence[PlacedFunction],
         positions: int,
+        buckets: Sequence[Allocation],
     ) -> Reserved:
         """
         Returns the bytes that libraries keep for a program that consists of the
         functions `used`. The result has `positions` numbers, one per device or one per
         mesh of equal devices. The buffers of a group of devices that communicates are
-        counted once on each of its devices, however many ops the group runs.
+        counted once on each of its devices, however many ops the group runs. `buckets`
+        is the memory in which gradients are reduced.
         """
         libraries = np.zeros(positions, dtype=np.int64)
         each = np.zeros(positions, dtype=np.int64)
@@ -70,7 +74,10 @@ class Reserved:
             for meshes in dict.fromkeys(_communicators(device_map, used)):
                 for mesh in meshes[0]:
                     count[device_map.positions(mesh)] += 1
-        return Reserved(libraries, count * each)
+        reduced = np.zeros(positions, dtype=np.int64)
+        for _, where, size in buckets:
+            reduced[where] += size
+        return Reserved(libraries, count * each, reduced)
 
 
 _Communicator = tuple[tuple[str, ...], tuple[str, ...]]

@@ -26,6 +26,7 @@ from distir.interpreters.simulator.engine.compiler import Compiler
 from distir.interpreters.simulator.engine.device_map import DeviceMap, UniformDeviceMap
 from distir.interpreters.simulator.engine.following import FollowedMachine, Follower
 from distir.interpreters.simulator.engine.machine import Machine, Observer
+from distir.interpreters.simulator.engine.pytorch import gradient_buckets
 from distir.interpreters.simulator.engine.reserved import Reserved
 from distir.interpreters.simulator.engine.uniform import UniformMachine
 from distir.program import functions
@@ -172,10 +173,12 @@ class Run:
     @cached_property
     def reserved(self) -> Reserved:
         """
-        The bytes that libraries keep throughout, for each device, or for each mesh if
-        the devices of each mesh do the same.
+        The bytes that libraries and buckets of gradients take throughout, for each
+        device, or for each mesh if the devices of each mesh do the same.
         """
-        return Reserved.of(self.device_map, self._functions, self.positions)
+        types = [arg.type for arg in self.entry.args]
+        buckets = gradient_buckets(self.entry, types, self.arguments, self.device_map)
+        return Reserved.of(self.device_map, self._functions, self.positions, buckets)
 
     @property
     def _functions(self) -> list[PlacedFunction]:

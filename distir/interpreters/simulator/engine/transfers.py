@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
 from distir.dialects.collective_ops.base import CollectiveOp, bucket_of
+from distir.dialects.collective_ops.over_axes import AllReduceOp
 from distir.dialects.collective_ops.rooted import RootedOp
 from distir.dialects.dist import Layout, SendOp, layout_of
 from distir.dialects.onnx_ops.values import bytes_per_element
@@ -423,7 +424,8 @@ class MessageBuffers:
     dimension, a buffer holds a copy of its parts. The tensors of one message are copied
     next to each other. So each of these tensors is in memory twice for some time:
     tensors to reduce at the first collective of the message, and gathered tensors until
-    the last collective.
+    the last collective. All-reduces of PyTorch's DDP need no further memory, as it has
+    buckets for all gradients.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -447,6 +449,8 @@ class MessageBuffers:
         return size
 
     def _bytes_of(self, op: CollectiveOp) -> int:
+        if isinstance(op, AllReduceOp) and self._device_map.hardware.is_ddp:
+            return 0  # Its buckets are there throughout.
         bucket, needed = bucket_of(op), op.BUFFERS
         if needed.if_copied and len(bucket) == 1 and _lies_in_order(op):
             return 0

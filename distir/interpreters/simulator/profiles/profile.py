@@ -273,7 +273,13 @@ class MemoryFigures:
       device communicates with;
     - `logit`: the bytes of 32-bit copies per 16-bit logit, in a loss or its gradient;
       if None, the copies are those of generated packages, which compute losses of a
-      part of the logits at a time.
+      part of the logits at a time;
+    - `fsdp`: whether gathered parameters are kept as PyTorch's FSDP keeps them
+      (`distir.interpreters.simulator.engine.pytorch`);
+    - `ddp`: whether gradients are reduced in buckets as in PyTorch's DDP
+      (`distir.interpreters.simulator.engine.pytorch`);
+    - `foreach`: whether optimizers update all parameters at once, as those of PyTorch
+      do (`distir.interpreters.simulator.engine.pytorch`).
     """
 
     fragments: float = 0.0
@@ -281,6 +287,9 @@ class MemoryFigures:
     libraries: int = 0
     communicator: int = 0
     logit: float | None = None
+    fsdp: bool = False
+    ddp: bool = False
+    foreach: bool = False
 
     @staticmethod
     def read(table: Table) -> MemoryFigures:
@@ -294,6 +303,9 @@ class MemoryFigures:
             int(table.at_least_0("libraries", 0.0)),
             int(table.at_least_0("communicator", 0.0)),
             table.at_least_0("logit") if table.has("logit") else None,
+            table.flag("fsdp", False),
+            table.flag("ddp", False),
+            table.flag("foreach", False),
         )
         table.finish()
         return figures

@@ -320,8 +320,8 @@ class MemoryRecorder(Follower):
 
     def _reserve(self, row: int) -> list[Held]:
         """
-        Returns the memory that libraries keep on the device of group `row`, and counts
-        this memory as in use.
+        Returns the memory that libraries and buckets of gradients take throughout on
+        the device of group `row`, and counts this memory as in use.
         """
         reserved = self._simulation.run.reserved
         position = self._groups[row].group.position
@@ -329,6 +329,7 @@ class MemoryRecorder(Follower):
         for kind, name, each in (
             (WORKSPACE, "libraries", reserved.libraries),
             (RECEIVED, "communicators", reserved.communicators),
+            (RECEIVED, "buckets of gradients", reserved.buckets),
         ):
             size = int(each[position])
             self._bytes[row][KINDS.index(kind)] += size
