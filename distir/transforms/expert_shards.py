@@ -102,9 +102,9 @@ def assume_imbalance(module: ModuleOp, imbalance: float | None) -> None:
 
 def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     """
-    Returns the result `rows` of the `train.expert_places` that made the rows that `op`
-    constrains, and the number of these rows that a group uses over all shards. Returns
-    None if no op uses the constrained rows.
+    `op` constrains rows that a `train.expert_places` made. Returns the result `rows` of
+    this op, and the number of rows that one group of experts uses, summed over the
+    shards. Returns None if no op uses the constrained rows.
     """
     for user in _users(op.result):
         if isinstance(user, CombineWeightsGradOp):

@@ -244,8 +244,8 @@ def float8_linear(
 
 def scale_at(op: Operation) -> Float8ScaleOp | None:
     """
-    Returns the op whose scale `op` computes or reduces over devices, or None if `op`
-    does neither.
+    Returns the scale op behind `op`: `op` itself if it is a scale op, or the scale op
+    whose result `op` reduces over devices. Returns None for any other op.
     """
     owner: Operation | Block = op
     while isinstance(owner, Operation) and owner.name.startswith("collective."):

@@ -1,4 +1,7 @@
-"""The checks of a module at import, and the differences that users can accept."""
+"""
+Checks at import that a program computes what its module computes, and the names of the
+differences between both that users can accept.
+"""
 
 from __future__ import annotations
 

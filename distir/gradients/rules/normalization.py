@@ -59,8 +59,8 @@ def _full(value: SSAValue, sizes: Sequence[int], build: GradientBuilder) -> SSAV
 
 def _narrow(gradient: SSAValue, target: SSAValue, build: GradientBuilder) -> SSAValue:
     """
-    Returns a gradient with the row's shape, summed to the shape of `target`, a scale or
-    bias that was broadcast within rows.
+    Sums a gradient over the dimensions in which `target` was broadcast within rows.
+    `target` is a scale or a bias. The result has its shape.
     """
     if len(shape(target)) > len(shape(gradient)):
         padded = (1,) * (len(shape(target)) - len(shape(gradient))) + shape(gradient)

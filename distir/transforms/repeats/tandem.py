@@ -186,8 +186,9 @@ def _possible_cuts(
     sequence: OpSequence, stretch: _Stretch, independent: bool
 ) -> Iterator[_Cut]:
     """
-    Yields, for each possible position of the border between windows, the longest series
-    of equivalent windows.
+    A cut divides a stretch of ops into windows of equal length. Yields, for each
+    position at which the first window can start, the cut with the most equivalent
+    windows in a row.
     """
     start, stop, period = stretch
     earliest = _earliest_starts(sequence, stretch)
