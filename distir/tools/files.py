@@ -240,7 +240,8 @@ class _Verifier:
         if isinstance(op, CallOp):
             callee = op.properties.get("callee")
             is_name = isinstance(callee, SymbolRefAttr)
-            what = (callee.string_value() if is_name else callee,)
+            others = [(n, id(own)) for n, own in properties if n != "callee"]
+            what = (callee.string_value() if is_name else callee, *others)
         else:
             attributes = (*properties, *op.attributes.items())
             what = tuple(

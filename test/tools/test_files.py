@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.thoroughness import IS_THOROUGH, tries
 from support.training_programs import distributed, training_mlp
-from xdsl.dialects.builtin import FunctionType, ModuleOp, i64
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.builtin import FunctionType, IntegerAttr, ModuleOp, i64
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.utils.exceptions import ParseError, VerifyException
 
 from distir.errors import DistIRError
@@ -214,6 +214,16 @@ def test_every_lit_file_gets_the_message_of_xdsl() -> None:
                 assert ours == theirs
                 passed[ours is None] += 1
     assert all(passed.values())
+
+
+def test_a_call_with_a_property_of_its_own_is_verified() -> None:
+    """A call that is like an earlier one but for a property that calls do not have."""
+    module = _step().clone()
+    calls = [op for op in module.walk() if isinstance(op, CallOp)]
+    alike = [op for op in calls[1:] if op.callee == calls[0].callee]
+    alike[-1].properties["axis"] = IntegerAttr(1, 64)
+    ours, theirs = _outcomes(module)
+    assert ours == theirs and ours is not None
 
 
 @settings(
