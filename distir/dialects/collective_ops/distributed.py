@@ -40,7 +40,9 @@ class InDistributedForm(CollectiveOp):
     @property
     def reduction_name(self) -> str | None:
         layout = layout_of(self.operands[0])  # by index, as names are slow
-        return None if layout is None else dict(layout.partial).get(self.axis_names[0])
+        if layout is None or not self.axis_names:
+            return None
+        return dict(layout.partial).get(self.axis_names[0])
 
     @property
     def communicators(self) -> Attribute | str | None:
