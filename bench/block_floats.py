@@ -6,8 +6,8 @@ Published times with products in blocks (MXFP8 and NVFP4), beside what is predic
 predicts the steps with TEXT in their name, all by default, and prints the section. The published figures are in
 `bench/data/block_floats.json`, with their sources.
 
-The profiles know of the first table only how fast products of blocks are beside those of 8-bit floats with one scale; they know nothing of the second. The steps have the models'
-published sizes, an optimizer split over data-parallel devices, sequence parallelism, gradients in 32 bits, and the head in 16 bits. 405B on GB200 ran with eight chunks on a
+The profiles know of the first table how fast products of blocks are beside those of 8-bit floats with one scale, and of the second what its row in NVFP4 showed. The steps have the
+models' published sizes, an optimizer split over data-parallel devices, sequence parallelism, gradients in 32 bits, and the head in 16 bits. 405B on GB200 ran with eight chunks on a
 rank, and is predicted with four, as 126 layers do not fill 128 stages.
 """
 

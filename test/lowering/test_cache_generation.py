@@ -6,7 +6,6 @@ sequential program, and those of transformers with a cache that rounds alike.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from support.generation import (
     PROMPTS,
     SIZES,
+    assert_generates,
     distributed,
     generated,
     quantized_program,
@@ -31,7 +31,6 @@ from distir.lowering.torch_package import write_package
 from distir.program import Program
 from distir.program.entries import one_entry
 from distir.tools.cli import main
-from distir.tools.entry_checks import compared
 from distir.tools.files import read_program
 
 LARGEST = {"int8": 127.0, "fp8": 448.0}
@@ -154,10 +153,4 @@ def test_tokens_equal_those_of_a_rounding_cache(
         )[0].tolist()
         for prompt in PROMPTS
     ]
-    module = distributed(program.module, **plan)
-    modules, names = (program.module, module), ("model", "distributed")
-    found = compared(modules, names, program.weights, {}, 0, None)
-    assert [each.name for each in found][-1] == "decode after prefill"
-    assert all(each.within for each in found)
-    folder = write_package(module, tmp_path)
-    assert generated(folder, program.weights, prod(plan.values()), new=new) == wanted
+    assert_generates(wanted, program, plan, tmp_path, new)

@@ -5,23 +5,11 @@ transformers, and the cache stays where it is.
 
 from __future__ import annotations
 
-import functools
-from math import prod
 from pathlib import Path
 
 import pytest
-from support.generation import (
-    distributed,
-    generated,
-    generated_by_transformers,
-    imported,
-    tiny_model,
-)
+from support.generation import assert_generates, known
 from support.thoroughness import IS_THOROUGH, chosen
-
-from distir.frontends.imported_model import ImportedModel
-from distir.lowering.torch_package import write_package
-from distir.tools.entry_checks import compared
 
 PLANS: dict[str, list[dict[str, int]]] = {
     "llama": [{"t": 2}, {"d": 2, "t": 2}, {"p": 2}, {"p": 2, "k": 2}],
@@ -47,29 +35,11 @@ NEW_TOKENS = 32 if IS_THOROUGH else 12
 """After 12, every sequence is longer than the window of `mistral`, which is 6."""
 
 
-@functools.cache
-def known(kind: str) -> tuple[list[list[int]], ImportedModel]:
-    """The tokens that transformers generates, and the program."""
-    model = tiny_model(kind)
-    wanted = generated_by_transformers(model, new=NEW_TOKENS)
-    return wanted, imported(model, check=False)
-
-
 @pytest.mark.parametrize(("kind", "plan"), chosen(CASES, QUICK), ids=str)
 def test_tokens_equal_those_of_transformers(
     kind: str, plan: dict[str, int], tmp_path: Path
 ) -> None:
-    wanted, program = known(kind)
-    module = distributed(program.module, **plan)
-    modules, names = (program.module, module), ("model", "distributed")
-    found = compared(modules, names, program.weights, {}, 0, None)
-    assert [each.name for each in found][-1] == "decode after prefill"
-    assert all(each.within for each in found)
-    folder = write_package(module, tmp_path)
+    wanted, program = known(kind, NEW_TOKENS)
     # Micro-batches are put together again; states are new tensors.
     in_place = "k" not in plan and kind != "mamba"
-    processes = prod(count for axis, count in plan.items() if axis != "k")
-    made = generated(
-        folder, program.weights, processes, new=NEW_TOKENS, in_place=in_place
-    )
-    assert made == wanted
+    assert_generates(wanted, program, plan, tmp_path, NEW_TOKENS, in_place=in_place)

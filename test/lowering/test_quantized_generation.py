@@ -5,7 +5,6 @@ transformers with the dequantised weights.
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support.generation import (
-    distributed,
-    generated,
+    assert_generates,
     generated_by_transformers,
     quantized_program,
     tiny_model,
@@ -22,8 +20,6 @@ from support.generation import (
 from support.thoroughness import IS_THOROUGH
 
 from distir.dialects.train_ops.quantized_weights import WEIGHT_FORMATS
-from distir.lowering.torch_package import write_package
-from distir.tools.entry_checks import compared
 from distir.transforms.precision.weight_quantization import (
     QuantizedWeight,
     quantized,
@@ -80,15 +76,6 @@ def test_tokens_equal_those_of_dequantised_weights(
         state[name] = torch.tensor(np.ascontiguousarray(values))
     model.load_state_dict(state)
     wanted = generated_by_transformers(model, new=NEW_TOKENS)
-    module = distributed(program.module, **plan)
-    modules, names = (program.module, module), ("model", "distributed")
-    found = compared(modules, names, program.weights, {}, 0, None)
-    assert [each.name for each in found][-1] == "decode after prefill"
-    assert all(each.within for each in found)
-    folder = write_package(module, tmp_path)
-    processes = prod(plan.values())
-    in_place = kind != "mamba"
-    made = generated(
-        folder, program.weights, processes, new=NEW_TOKENS, in_place=in_place
+    assert_generates(
+        wanted, program, plan, tmp_path, NEW_TOKENS, in_place=kind != "mamba"
     )
-    assert made == wanted

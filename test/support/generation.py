@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from distir.frontends.imported_model import ImportedModel
 from distir.frontends.serving import ServingSizes
 from distir.frontends.torch.serving.importer import import_serving
 from distir.launch.timing_rank import load_package
+from distir.lowering.torch_package import write_package
+from distir.tools.entry_checks import compared
 from distir.transforms.precision.weight_quantization import QuantizedWeight
 from support.ranks import run_ranks
 
@@ -250,6 +254,40 @@ def generated(
     assert all(each == tokens[0] for each in tokens)
     assert not in_place or all(before == after for before, after in places)
     return tokens[0]
+
+
+@functools.cache
+def known(kind: str, new: int) -> tuple[list[list[int]], ImportedModel]:
+    """The tokens that transformers generates, and the program."""
+    model = tiny_model(kind)
+    wanted = generated_by_transformers(model, new=new)
+    return wanted, imported(model, check=False)
+
+
+def assert_generates(
+    wanted: list[list[int]],
+    program: ImportedModel,
+    plan: Mapping[str, Any],
+    folder: Path,
+    new: int,
+    *,
+    in_place: bool = True,
+) -> None:
+    """
+    Fails unless the distributed program is equal to the given one, also decode after
+    prefill, and its package, written below `folder`, generates the tokens `wanted`.
+    """
+    module = distributed(program.module, **plan)
+    modules, names = (program.module, module), ("model", "distributed")
+    found = compared(modules, names, program.weights, {}, 0, None)
+    assert [each.name for each in found][-1] == "decode after prefill"
+    assert all(each.within for each in found)
+    package = write_package(module, folder)
+    degrees = (n for axis, n in plan.items() if axis != "k" and isinstance(n, int))
+    made = generated(
+        package, program.weights, prod(degrees), new=new, in_place=in_place
+    )
+    assert made == wanted
 
 
 def _tensor(array: Any) -> torch.Tensor:

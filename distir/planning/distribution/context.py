@@ -95,7 +95,8 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
     Annotates a sequential program: inputs and labels that hold the sequence are split
     over the mesh axis `axis`, and attention is prepared for the split, as the
     documentation of the pass `context-parallel` describes. `order` is one of `ORDERS`.
-    A step of inference that takes one token of each sequence is left unchanged. Raises DistIRError if the sequence cannot be split in this way.
+    A step of inference that takes one token of each sequence is left unchanged. Raises
+    DistIRError if the sequence cannot be split in this way.
     """
     one_of("order of tokens", order, ORDERS, "context-parallel")
     mesh = axis_mesh(module, axis)

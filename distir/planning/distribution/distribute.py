@@ -67,6 +67,7 @@ from distir.program import (
     entry_function,
     entry_points,
     is_training_step,
+    parameters_of_gradients,
     replace_program,
 )
 from distir.program.entries import joined, one_entry
@@ -375,7 +376,10 @@ def _distribute(
     """
     options = options.on_one_mesh()
     known = KnownLocations.of(module)
-    late = module.clone() if may_gather_first(options) else None
+    # A program without the optimizer stores parameters split in any case.
+    outside = parameters_of_gradients(entry_function(module))
+    has_choice = may_gather_first(options) and not outside
+    late = module.clone() if has_choice else None
     if late is None:
         _, made = _distributed(module, options, chosen)
     elif options.is_pipelined:

@@ -8,7 +8,7 @@ micro-batch. That call therefore gets a separate function.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
@@ -234,19 +234,29 @@ def _hoist(function: FuncOp, chain: list[Operation], calls: list[CallOp]) -> Non
     assert isinstance(argument, BlockArgument)
     index = argument.index
     for call in calls:
-        value = call.operands[index]
-        hint = value.name_hint
-        for op in chain:
-            new = made_with(op, [value], [op.results[0].type])
-            if scope_of(op):
-                scope = specialise(scope_of(op), scope_of(call))
-                new.attributes[SCOPE] = SCOPE.attr(scope)
-            new.results[0].name_hint = hint
-            Rewriter.insert_op(new, InsertPoint.before(call))
-            value = new.results[0]
-        call.operands[index] = value
+        call.operands[index] = copied_before(call, chain, call.operands[index])
     argument = Rewriter.replace_value_with_new_type(argument, gathered.type)
     gathered.replace_all_uses_with(argument)
     for op in reversed(chain):
         Rewriter.erase_op(op)
     function.update_function_type()
+
+
+def copied_before(
+    call: CallOp, chain: Sequence[Operation], value: SSAValue
+) -> SSAValue:
+    """
+    Copies ops of the function that `call` calls in front of the call. The ops of
+    `chain` have one operand and one result each, and each uses the one before it; the
+    first copy uses `value`. Returns the result of the last copy.
+    """
+    hint = value.name_hint
+    for op in chain:
+        new = made_with(op, [value], [op.results[0].type])
+        if scope_of(op):
+            scope = specialise(scope_of(op), scope_of(call))
+            new.attributes[SCOPE] = SCOPE.attr(scope)
+        new.results[0].name_hint = hint
+        Rewriter.insert_op(new, InsertPoint.before(call))
+        value = new.results[0]
+    return value

@@ -28,7 +28,7 @@ from distir.program import (
     unique_name,
 )
 from distir.program.functions import erase_unreachable
-from distir.transforms.overlap.across_calls import hoist_gathers
+from distir.transforms.overlap.across_calls import copied_before, hoist_gathers
 from distir.transforms.overlap.kinds import (
     chain_from_argument,
     erase_kinds,
@@ -165,14 +165,7 @@ def _gather_in_front(
     """
     chains = _chains(functions(module)[call.op.callee.string_value()])
     for i, key in call.makes.items():
-        value = call.op.operands[i]
-        hint = value.name_hint
-        for op in chains[i]:
-            new = made_with(op, [value], [op.results[0].type])
-            new.results[0].name_hint = hint
-            Rewriter.insert_op(new, InsertPoint.before(call.op))
-            value = new.results[0]
-        whole[key] = value
+        whole[key] = copied_before(call.op, chains[i], call.op.operands[i])
     call.takes |= call.makes
     call.makes = {}
 

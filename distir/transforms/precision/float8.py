@@ -45,7 +45,7 @@ from distir.program import (
     return_op,
     scope_of,
 )
-from distir.transforms.precision.saved_float8 import VIEWS, save_rounded_inputs
+from distir.transforms.precision.saved_float8 import REARRANGING, save_rounded_inputs
 
 PARAMETER_VIEWS = frozenset({"onnx.Cast", "onnx.Identity", "onnx.Transpose"})
 """The names of ops that may be between a parameter and the product that uses it."""
@@ -281,7 +281,10 @@ def _share_scales(function: FuncOp) -> None:
     for op in list(function.body.block.ops):
         if isinstance(op, Float8ScaleOp) and op.format.data in BLOCK_RECIPES:
             value = op.x
-            while isinstance(owner := value.owner, Operation) and owner.name in VIEWS:
+            while (
+                isinstance(owner := value.owner, Operation)
+                and owner.name in REARRANGING
+            ):
                 value = owner.operands[0]
             scale = known.setdefault((value, op.format.data), op.scale)
             if scale is not op.scale:
@@ -315,7 +318,7 @@ def _shown(value: SSAValue) -> object:
     gradients of these products view in the same way.
     """
     views: list[object] = []
-    while isinstance(op := value.owner, Operation) and op.name in VIEWS:
+    while isinstance(op := value.owner, Operation) and op.name in REARRANGING:
         said = {**op.properties, **op.attributes}
         said.pop(SCOPE, None)
         views.append((op.name, op.results[0].type, frozenset(said.items())))

@@ -34,7 +34,7 @@ from distir.program import (
     set_results,
 )
 
-VIEWS = ("onnx.Reshape", "onnx.Transpose")
+REARRANGING = ("onnx.Reshape", "onnx.Transpose")
 """The ops that keep all elements of a tensor, and thus the scale of the tensor."""
 
 
@@ -120,7 +120,7 @@ def _is_only_saved(pair: CallPair, place: int, index: int) -> bool:
 def _readers(value: SSAValue) -> Iterator[Operation]:
     """Yields the ops that use `value` or a view of it, apart from the views."""
     for use in value.uses:
-        if use.operation.name in VIEWS and use.index == 0:
+        if use.operation.name in REARRANGING and use.index == 0:
             yield from _readers(use.operation.results[0])
         else:
             yield use.operation
@@ -189,7 +189,7 @@ def _retype(value: SSAValue) -> None:
     """Gives all views of `value` the element type of `value`."""
     for use in list(value.uses):
         op = use.operation
-        if op.name in VIEWS and use.index == 0:
+        if op.name in REARRANGING and use.index == 0:
             view = op.results[0]
             new = made_with(
                 op, op.operands, [TensorType(element_type(value), shape_of(view))]
