@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist_attributes import UPDATES
 from distir.dialects.tensors import shape_of
 from distir.frontends.imported_model import ImportedModel
+from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import program_runner
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass
@@ -141,6 +143,28 @@ def trained_by_pytorch(
         {n: p.detach().numpy() for n, p in parameters.items()},
         {n for n, p in parameters.items() if p.grad is not None},
     )
+
+
+def losses_of_steps(
+    module: ModuleOp, given: Mapping[str, npt.NDArray[Any]]
+) -> list[float]:
+    """
+    The losses of `STEPS` steps, interpreted: arguments in `given` have these values first, the
+    others random ones.
+    """
+    function = entry_function(module)
+    updates = updated_arguments(function)
+    arguments = random_arguments(module, 0)
+    for i, name in enumerate(argument_names(function)):
+        if name in given:
+            arguments[i] = given[name]
+    run, found = program_runner(module), list[float]()
+    for _ in range(STEPS):
+        results = run(arguments)
+        found.append(float(results[0]))
+        for result, argument in updates.items():
+            arguments[argument] = results[result]
+    return found
 
 
 def assert_equal_steps(

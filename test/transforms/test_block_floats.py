@@ -12,6 +12,7 @@ import torch
 from support.pipelines import distributed
 from support.programs import parse
 from support.thoroughness import chosen
+from support.trained_steps import losses_of_steps
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -27,12 +28,12 @@ from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
-from distir.interpreters.reference import program_runner, run_program
+from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.expand_float8 import ExpandFloat8Pass
 from distir.passes.float8 import Float8Pass
-from distir.program import argument_names, entry_function, scope_of, updated_arguments
+from distir.program import argument_names, entry_function, scope_of
 from distir.runtime.operators import block_floats as runtime
 
 Array = npt.NDArray[Any]
@@ -79,21 +80,9 @@ def values() -> dict[str, Array]:
     return found | {"targets": targets, "labels": targets}
 
 
-def losses(module: ModuleOp, steps: int = 3) -> list[float]:
-    """The losses of some steps, interpreted."""
-    function = entry_function(module)
-    names, updates = argument_names(function), updated_arguments(function)
-    arguments = random_arguments(module, 0)
-    for i, name in enumerate(names):
-        if name in values():
-            arguments[i] = values()[name]
-    run, found = program_runner(module), list[float]()
-    for _ in range(steps):
-        results = run(arguments)
-        found.append(float(results[0]))
-        for result, argument in updates.items():
-            arguments[argument] = results[result]
-    return found
+def losses(module: ModuleOp) -> list[float]:
+    """The losses of three steps, interpreted."""
+    return losses_of_steps(module, values())
 
 
 E2M1 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.pipelines import assert_same, distributed
 from support.programs import parse
+from support.trained_steps import losses_of_steps
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -26,11 +27,11 @@ from distir.dialects.train_ops.float8 import (
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.interpreters.inputs import random_arguments
-from distir.interpreters.reference import program_runner, run_program
+from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.expand_float8 import ExpandFloat8Pass
 from distir.passes.float8 import Float8Pass
-from distir.program import argument_names, entry_function, scope_of, updated_arguments
+from distir.program import argument_names, entry_function, scope_of
 
 RATE = 0.5
 NETWORK = """
@@ -74,21 +75,9 @@ def values() -> dict[str, npt.NDArray[Any]]:
     return found | {"targets": targets, "labels": targets}
 
 
-def losses(module: ModuleOp, steps: int = 3) -> list[float]:
-    """The losses of some steps, interpreted."""
-    function = entry_function(module)
-    names, updates = argument_names(function), updated_arguments(function)
-    arguments = random_arguments(module, 0)
-    for i, name in enumerate(names):
-        if name in values():
-            arguments[i] = values()[name]
-    run, found = program_runner(module), list[float]()
-    for _ in range(steps):
-        results = run(arguments)
-        found.append(float(results[0]))
-        for result, argument in updates.items():
-            arguments[argument] = results[result]
-    return found
+def losses(module: ModuleOp) -> list[float]:
+    """The losses of three steps, interpreted."""
+    return losses_of_steps(module, values())
 
 
 class _Product(torch.autograd.Function):
